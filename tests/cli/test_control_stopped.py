@@ -39,6 +39,7 @@ def test_requests_need_a_running_pipeline(words: tuple[str, ...], folder: Path) 
     shown = call(*words, "--store", folder)
     assert shown.exit_code == 1
     assert "no pipeline is running on" in shown.stderr
+    assert "one that is still starting does not answer yet" in shown.stderr
     assert open_store(str(folder)).list("requests/") == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
+from cutwater.protocol.base.paths import Attempt, channel_copy_name, channel_file_name
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.spark.checkpoint.leaves import SourcesChanged
 from cutwater.spark.errors import STOPPED, describe, kind_of, misconfigured, reason_of, spark_is_gone
@@ -185,3 +186,41 @@ def test_an_error_of_the_configuration_says_what_to_do() -> None:
 
 def test_lost_records_are_described_in_their_own_words() -> None:
     assert describe("s", KafkaLoss("the topic 't' is gone. Do this")) == "the topic 't' is gone. Do this"
+
+
+def unreadable(url: str, cause: str) -> RuntimeError:
+    """What Spark reports of a batch that meets a damaged file."""
+    return RuntimeError(
+        "[STREAM_FAILED] Query terminated with exception: cutwater.spark.micro_batch.BatchFailed: Py4JJavaError: An "
+        "error occurred while calling o45.parquet.\n"
+        f": org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file {url}.  "
+        f"SQLSTATE: KD001\nCaused by: java.io.IOException: could not decode\nCaused by: {cause}\n SQLSTATE: 39000\n"
+        "=== Streaming Query ===\nIdentifier: [id = 1]"
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        channel_file_name("clean", 2, Attempt(3, 4, "00ff00ff"), "part-0.c000.snappy.parquet"),
+        channel_copy_name(7, 70, "clean", 4, "00ff00ff-part-0.c000.parquet"),
+    ],
+    ids=["channel", "copy in a checkpoint"],
+)
+def test_a_damaged_file_of_a_channel_is_named_with_what_to_do(name: str) -> None:
+    error = unreadable(f"file:///data/state.d/{name}", "java.io.IOException: FAILED_TO_UNCOMPRESS(5)")
+    assert describe("s", error) == (
+        f"file:///data/state.d/{name} cannot be read (java.io.IOException: FAILED_TO_UNCOMPRESS(5)). If it is damaged: "
+        "run `cutwater verify` to see what else is damaged, then restore the newest checkpoint that it reports as "
+        "restorable"
+    )
+    assert kind_of(error) is QueryEnd.FAILED, (
+        "a store that does not answer for a while is reported in the same way"
+    )
+
+
+def test_a_damaged_file_of_the_user_is_named() -> None:
+    error = unreadable("s3a://bucket/in/a.parquet", "java.lang.RuntimeException: not a Parquet file")
+    assert describe("s", error) == (
+        "s3a://bucket/in/a.parquet cannot be read (java.lang.RuntimeException: not a Parquet file)"
+    )

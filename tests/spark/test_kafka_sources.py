@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 
 from cutwater.spark import kafka as module
 from cutwater.spark.checkpoint.leaves import Leaf
+from cutwater.spark.checkpoint.new_folder import Claimed
 from cutwater.spark.internals.kafka import Span, Topic
 from cutwater.spark.kafka import KafkaLoss, KafkaSources, is_kafka, is_suspect
 from cutwater.spark.plan import Plan, Source
@@ -68,6 +69,14 @@ POSITIONS = ('{"channel":"a","batch":3}', '{"logOffset":4}', '{"t":{"0":100}}')
 RECORDED = (CHANNEL, FILES, KAFKA)
 
 
+def claimed(
+    leaves: Sequence[Leaf] | None = RECORDED,
+    positions: Sequence[str | None] = POSITIONS,
+    has_read: bool = True,
+) -> Claimed:
+    return Claimed(leaves, positions, has_read)
+
+
 def test_only_native_sources_of_that_format_are_kafkas() -> None:
     assert is_kafka(Source("kafka", ()))
     assert not is_kafka(Source("kafka", (), input="kafka"))
@@ -104,20 +113,32 @@ def test_topics_stay_as_they_are_if_kafka_does_not_answer(cluster: Cluster) -> N
 
 def test_positions_that_kafka_has_are_accepted(cluster: Cluster) -> None:
     kafka = sources(subscribe="t")
-    kafka.refuse_lost(RECORDED, POSITIONS)
+    kafka.refuse_lost(claimed())
     assert len(cluster.options) == 1
-    kafka.refuse_lost(None, POSITIONS)
-    kafka.refuse_lost(RECORDED, None)
-    kafka.refuse_lost(RECORDED, POSITIONS[:2])
-    kafka.refuse_lost(RECORDED, (*POSITIONS[:2], None))
+    kafka.refuse_lost(claimed(None))
+    kafka.refuse_lost(claimed(positions=()))
+    kafka.refuse_lost(claimed(positions=POSITIONS[:2]))
+    kafka.refuse_lost(claimed(positions=(*POSITIONS[:2], None)))
     assert len(cluster.options) == 2, "without a position there is nothing to ask"
 
 
 def test_a_loss_is_refused_with_what_to_do(cluster: Cluster) -> None:
     cluster.found["t"] = Topic("new", {0: Span(0, 500)})
     with pytest.raises(KafkaLoss, match=r"deleted and created again.*--reset s"):
-        sources(subscribe="t").refuse_lost(RECORDED, POSITIONS)
-    sources(subscribe="t").refuse_lost(None, POSITIONS)  # nobody knows its id, and it has the position
+        sources(subscribe="t").refuse_lost(claimed())
+    sources(subscribe="t").refuse_lost(claimed(None))  # nobody knows its id, and it has the position
+
+
+def test_a_loss_before_anything_was_read_is_refused_with_advice_that_needs_no_checkpoint(
+    cluster: Cluster,
+) -> None:
+    """`--reset` would keep the position at which the stage began."""
+    cluster.found["t"] = Topic("old", {0: Span(120, 500)})
+    first = claimed(positions=(None, None, '{"t":{"0":100}}'), has_read=False)
+    with pytest.raises(KafkaLoss, match=r"offsets 100 to 119 \(20 records\)\. .*failOnDataLoss") as raised:
+        sources(subscribe="t").refuse_lost(first)
+    assert "--reset" not in str(raised.value)
+    sources(subscribe="t", failondataloss="false").refuse_lost(first)
 
 
 @pytest.mark.parametrize(("value", "raises"), [("false", False), ("FALSE", False), ("true", True)])
@@ -126,18 +147,18 @@ def test_a_source_may_accept_losses(cluster: Cluster, value: str, raises: bool) 
     kafka = sources(subscribe="t", failondataloss=value)
     if raises:
         with pytest.raises(KafkaLoss):
-            kafka.refuse_lost(RECORDED, POSITIONS)
+            kafka.refuse_lost(claimed())
     else:
-        kafka.refuse_lost(RECORDED, POSITIONS)
+        kafka.refuse_lost(claimed())
         assert cluster.options == []
 
 
 def test_a_kafka_that_does_not_answer_refuses_nothing(cluster: Cluster) -> None:
     cluster.error = Py4JError("no broker")
-    sources(subscribe="t").refuse_lost(RECORDED, POSITIONS)
+    sources(subscribe="t").refuse_lost(claimed())
     cluster.error = Py4JNetworkError("no JVM")
     with pytest.raises(Py4JNetworkError):
-        sources(subscribe="t").refuse_lost(RECORDED, POSITIONS)
+        sources(subscribe="t").refuse_lost(claimed())
 
 
 def test_a_reset_without_a_loss_moves_nothing(cluster: Cluster) -> None:

@@ -363,7 +363,10 @@ def test_a_member_that_answers_is_running_whatever_the_store_says(
         await_that("it has a checkpoint", lambda: made.member.journal.state.head, 30)
         alone = call("checkpoint")
         assert alone.exit_code == 1
-        assert "no pipeline is running on" in alone.stdout
+        assert (
+            f"process {os.getpid()} on {socket.gethostname()} runs a pipeline on {store.url}" in alone.stdout
+        )
+        assert "cannot write to the store, whose disk may be full" in alone.stdout
         found = call("status", "--peer", endpoint)
         assert json.loads(found.stdout)["running"] is True, found.output
         asked = call("checkpoint", "--peer", endpoint, "--timeout", "60s")

@@ -44,6 +44,31 @@ def test_retention_that_has_passed_is_one_message_and_a_reset_continues_behind_t
     bench.check()
 
 
+def test_records_that_are_lost_before_the_first_batch_are_one_message_whose_advice_works(
+    make: Make, broker: Broker
+) -> None:
+    broker.create("early", 1)
+    bench = make(subscribe="early", startingOffsets="earliest")
+    bench.produce("early", 30, 1, are_read=False)
+    bench.produce("early", 20, 1)
+    bench.run_killed("before prepared@records")
+    broker.delete_records("early", {0: 30})
+
+    said = bench.refused()
+    lost = (
+        "the topic 'early' has lost records that were not read yet: partition 0: offsets 0 to 29 (30 records)"
+    )
+    assert (
+        f"{lost}. Stage 'records' has not read anything yet. Set the source's option failOnDataLoss" in said
+    )
+    assert "is started again" not in said
+    assert "org.apache" not in said, said
+
+    bench.set(subscribe="early", startingOffsets="earliest", failOnDataLoss="false")
+    bench.run()
+    bench.check()
+
+
 def test_failondataloss_false_skips_what_retention_has_deleted(make: Make, broker: Broker) -> None:
     broker.create("skipped", 1)
     bench = make(subscribe="skipped")

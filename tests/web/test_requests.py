@@ -19,7 +19,7 @@ from cutwater.protocol.base.wire import Reply, encode_message
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
 from cutwater.web import requests as requests_module
-from cutwater.web.requests import MAX_URGENT, MAX_WAITING, Requests, Wish, _perform
+from cutwater.web.requests import MAX_URGENT, MAX_WAITING, RequestBody, Requests, _perform
 from tests.support.spark_helpers import await_that
 from tests.support.written import beating
 
@@ -74,7 +74,7 @@ def test_a_running_pipeline_is_asked_through_the_store(store: Store) -> None:
     with beating(store):
         thread = Thread(target=answer)
         thread.start()
-        assert _perform(store, Wish("checkpoint", full=True)) == (7, "epoch 7 is committed")
+        assert _perform(store, RequestBody("checkpoint", full=True)) == (7, "epoch 7 is committed")
         thread.join()
     assert store.list(REQUEST_PREFIX) == []
 
@@ -108,7 +108,7 @@ def test_too_many_waiting_requests_are_refused_except_cancel_and_restore(
 def test_a_request_that_waits_for_its_answer_does_not_delay_the_end_of_the_process(store: Store) -> None:
     code = (
         "import sys, time; from cutwater.store.opening import open_store; from cutwater.web.requests import *; "
-        "Requests(open_store(sys.argv[1]), print).ask(Wish('checkpoint')); time.sleep(2)"
+        "Requests(open_store(sys.argv[1]), print).ask(RequestBody('checkpoint')); time.sleep(2)"
     )
     with beating(store):
         done = subprocess.run(
@@ -123,7 +123,7 @@ def test_a_server_that_ends_withdraws_the_requests_that_wait(store: Store) -> No
     answers: Queue[dict[str, Any]] = Queue()
     asked = Requests(store, answers.put)
     with beating(store):
-        asked.ask(Wish("checkpoint"))
+        asked.ask(RequestBody("checkpoint"))
         assert answers.get(timeout=5)["state"] == "waiting"
         await_that("it is asked", lambda: store.list(REQUEST_PREFIX), 10)
         asked.close()

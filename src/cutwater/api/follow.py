@@ -52,16 +52,16 @@ def follow(
     for epoch in cutwater.follow("./state", name="cache"):
         refresh(epoch.tables)
 
-    `name`: the position is kept in the store under this name, when the next epoch is asked for. So after a crash the
-    follower goes on where it was, and at most the epoch that it was dealing with is given again. Only one process may
-    use a name at a time. To get each epoch exactly once, keep the newest one yourself, together with what you make of
-    it, and give it as `after` to a follower without a name.
+    `name`: the position is kept in the store under this name, when you ask for the next epoch. So after a crash the
+    follower continues where it was, and at most the epoch that it was processing is delivered again. Only one process
+    may use a name at a time. To process each epoch exactly once, store the newest one yourself, together with your
+    results, and pass it as `after` to a follower without a name.
 
     `after`: where a follower without a position starts: after this epoch or savepoint, after `latest`, or after one that
-    was given before. By default it starts with the oldest kept epoch.
+    was delivered before. By default it starts with the oldest kept epoch.
 
-    `peers`: addresses of members (`tcp/HOST:PORT`). They say at once what is new, and serve what was missed; without
-    them the store is read at intervals. Give a `ClusterConfig` if the members have a secret or certificates.
+    `peers`: addresses of members (`tcp/HOST:PORT`). They announce new epochs at once, and send those that were missed;
+    without them the store is read at intervals. Give a `ClusterConfig` if the members have a secret or certificates.
 
     Use it as an iterator, and close it (or use `with`) if you stop early. Raises `UserError` if it cannot follow."""
     return Following(store, peers, name, after)
@@ -91,7 +91,7 @@ class Following(Iterator[Followed]):
         return self
 
     def __next__(self) -> Followed:
-        """The next one, as soon as there is one. What was given before counts as dealt with."""
+        """The next epoch; waits for it. Acknowledges the one before."""
         if not self._has_begun:
             self._tell_absent()
             self._drive(self._follower.begin(self._after))
@@ -105,11 +105,11 @@ class Following(Iterator[Followed]):
             raise
 
     def acknowledge(self) -> None:
-        """Keep the position: what was given last is dealt with. Asking for the next one does the same."""
+        """Keep the position: the last epoch is processed. Asking for the next one does the same."""
         self._drive(self._follower.acknowledge())
 
     def close(self) -> None:
-        """Leave. What was given last and not acknowledged is given again to the next process with this name."""
+        """Stop following. If the last epoch was not acknowledged, the next process with this name gets it again."""
         self._open.close()
 
     def __enter__(self) -> Following:

@@ -76,7 +76,7 @@ class Client:
         pipeline ends first."""
         member = member or self.running_member()
         if member is None:
-            raise not_running(self.store, what)
+            raise not_running(self, what)
         timeout_s = self.timeout_s
         asking = f"asking {member.pipeline} (process {member.pid} on {member.host}) to {what}"
         try:
@@ -169,10 +169,11 @@ def client_command(*, timeout: str = "10m") -> Callable[[Callable[..., None]], C
     return decorate
 
 
-def not_running(store: Store, what: str) -> UserError:
+def not_running(client: Client, what: str) -> UserError:
     """The error for a request that needs a running pipeline."""
     return UserError(
-        f"cannot {what}: no pipeline is running on {store.url}; start it with `cutwater run FILE --store {store.url}`"
+        f"cannot {what}: {client.watch.absence()}. `cutwater status --store {client.store.url}` shows what it last "
+        f"reported; `cutwater run FILE --store {client.store.url}` starts it"
     )
 
 

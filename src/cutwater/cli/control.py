@@ -55,7 +55,7 @@ def savepoint(
         found = _set_name(client, name, resolve(read_journal(client.store).state, epoch).epoch)
     elif (member := client.running_member()) is None:
         raise UserError(
-            f"cannot take a savepoint: no pipeline is running on {client.store.url}; to name the newest checkpoint "
+            f"cannot take a savepoint: {client.watch.absence()}; to name the newest checkpoint "
             f"instead, use `cutwater savepoint {name} --epoch latest --store {client.store.url}`"
         )
     else:
@@ -79,7 +79,7 @@ def cancel(client: Client) -> None:
     """Cancel the checkpoint in progress."""
     member = client.running_member()
     if member is None:
-        raise UserError(f"there is nothing to cancel: no pipeline is running on {client.store.url}")
+        raise UserError(f"there is nothing to cancel: {client.watch.absence()}")
     client.ask(Request(RequestKind.CANCEL, new_id()), "cancel the checkpoint in progress", member)
     show(client.as_json, {"cancelled": True}, "cancelled; its batches belong to the next checkpoint")
 

@@ -68,7 +68,7 @@ def _report_earlier_drain(client: Client) -> None:
     """Nothing is running. Raises `UserError` unless the pipeline is already drained."""
     progress = look(client.store, client.watch, read_journal(client.store))
     if not progress.is_done:
-        raise not_running(client.store, "drain")
+        raise not_running(client, "drain")
     last = progress.state.head
     text = f"already drained: epoch {last} is committed and published everywhere, and nothing is running"
     show(client.as_json, {"epoch": last, "state": "drained", "failed": []}, text)

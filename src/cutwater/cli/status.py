@@ -30,7 +30,7 @@ from cutwater.protocol.base.records import JournalState, settled
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
-from cutwater.store.presence import Presence, Seen, Watch, silence_s
+from cutwater.store.presence import UNABLE, Presence, Seen, Watch, silence_s
 from cutwater.store.process_identity import exists
 from cutwater.store.status import ALONE, Status, read_status
 
@@ -112,8 +112,8 @@ def _gone(seen: Seen) -> Text:
         )
     if exists(member.process):
         return text.append(
-            f"{who} exists, but has not reported for {readable(silence_s(member))} (last {at}): it is paused or stuck; "
-            "resume it, or kill it and start it again",
+            f"{who} exists, but has not reported for {readable(silence_s(member))} (last {at}): it {UNABLE}; resume "
+            "it, or kill it and start it again",
             style="yellow",
         )
     return text.append(

@@ -132,7 +132,8 @@ def _why_not_recorded(name: str, reader: str, recorded: Topology) -> str:
         return f"it is new, and its reader '{reader}' is not: {first}"
     if name in recorded.chained:
         return f"the pipeline in the store has it chained into '{recorded.chained[name].reader}': {first}"
-    return "the pipeline in the store runs it as a query of its own (--restore latest --rechain moves it into its reader's)"
+    moves = "--restore latest --rechain moves it into its reader's"
+    return f"the pipeline in the store runs it as a query of its own ({moves})"
 
 
 def _is_recorded(name: str, reader: str, recorded: Topology) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from cutwater.protocol.base.errors import VERIFY_FIRST
+from cutwater.protocol.base.paths import channel_copy_of, channel_file_of
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.spark.checkpoint.leaves import SourcesChanged, sources_advice
 from cutwater.spark.feed import FeedClosed
@@ -20,6 +22,8 @@ STOPPED = (
 """Shown for a query that ended without an error although Cutwater did not stop it."""
 
 MOST_SAID = 500
+UNREADABLE = re.compile(r"\[FAILED_READ_FILE[A-Z_.]*\] Encountered error while reading file (\S.*?)\.\s")
+"""Spark's error condition for a file that it cannot read, whatever the reason."""
 INCOMPATIBLE = re.compile(
     r"\[[A-Z0-9_.]*(NOT_COMPATIBLE|INCOMPATIBLE|INVALID_SCHEMA|VALIDATION_FAILURE)[A-Z0-9_.]*\]"
 )
@@ -146,7 +150,26 @@ def reason_of(error: BaseException) -> str:
     python = [line for line in lines if _is_error_line(line) and not line.startswith("Py4J")]
     java = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     reasons = python[-1:] or java[-1:] or lines
-    return _shortened(" ".join(reasons)) if reasons else type(error).__name__
+    said = _shortened(" ".join(reasons)) if reasons else type(error).__name__
+    unreadable = UNREADABLE.search(text) if not python else None
+    return _naming(unreadable[1], said) if unreadable is not None else said
+
+
+def _naming(url: str, reason: str) -> str:
+    """The message for a file that Spark cannot read: its reason alone may name no file, or another place for it."""
+    said = f"{url} cannot be read ({reason})"
+    if not _is_of_a_channel(url):
+        return said
+    return (
+        f"{said}. If it is damaged: {VERIFY_FIRST}restore the newest checkpoint that it reports as restorable"
+    )
+
+
+def _is_of_a_channel(url: str) -> bool:
+    """Whether it is a file of a channel in the store, or a checkpoint's copy of one."""
+    parts = url.split("/")
+    names = ("/".join(parts[first:]) for first in range(len(parts)))
+    return any(channel_file_of(name) is not None or channel_copy_of(name) is not None for name in names)
 
 
 def _shortened(text: str) -> str:

@@ -132,8 +132,9 @@ class StageHost:
     def _refuse_lost(self, generation: int, incarnation: int) -> None:
         """Raises `KafkaLoss` if the query cannot continue because Kafka has lost records."""
         if self.kafka:
-            positions = new_folder.claimed_positions(self._context.store, self.name, generation, incarnation)
-            self.kafka.refuse_lost(*positions)
+            self.kafka.refuse_lost(
+                new_folder.claimed_positions(self._context.store, self.name, generation, incarnation)
+            )
 
     def _new_writer(self, generation: int, incarnation: int) -> BatchWriter:
         store, planned, cache = self._context.store, self.planned, self._context.caches[self.name]

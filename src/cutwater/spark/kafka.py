@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from cutwater.spark.checkpoint.folder import MovedPositions
 from cutwater.spark.checkpoint.leaves import Leaf
+from cutwater.spark.checkpoint.new_folder import Claimed
 from cutwater.spark.checkpoint.offsets import Topics, topics_in
 from cutwater.spark.internals.gateway import CALL_ERRORS, is_spark_gone
 from cutwater.spark.internals.kafka import Client, Span, Topic, kafka_client
@@ -125,8 +126,14 @@ def moved(positions: Topics, lost: Iterable[Lost]) -> Topics:
     return result
 
 
-def advice(stage: str) -> str:
-    """What to do about it."""
+def advice(stage: str, has_read: bool) -> str:
+    """What to do about it. A stage that has not read anything has no state to keep, and its beginning is kept by a
+    reset."""
+    if not has_read:
+        return (
+            f"Stage '{stage}' has not read anything yet. Set the source's option failOnDataLoss to false: then it begins "
+            "with the oldest records that Kafka has. Once it has read some, the option can be taken out again"
+        )
     return (
         f"Start with --restore latest --reset {stage}: the stage continues with the oldest records that Kafka has, "
         "without its state. To keep its state, set the source's option failOnDataLoss to false: Spark then goes on by "
@@ -163,7 +170,7 @@ class KafkaSources:
         with kafka_client(self._spark, options) as client:
             return {name: topic.id for name, topic in client.topics(topics_of(client, options)).items()}
 
-    def refuse_lost(self, recorded: Sequence[Leaf] | None, positions: Sequence[str | None] | None) -> None:
+    def refuse_lost(self, claimed: Claimed) -> None:
         """Raises `KafkaLoss` if Kafka no longer has what follows these positions, unless the source has
         `failOnDataLoss` set to false. Does nothing if Kafka does not answer: Spark will say so."""
         strict = {
@@ -172,12 +179,12 @@ class KafkaSources:
             if options.get("failondataloss", "true").lower() != "false"
         }
         try:
-            lost = self._lost(strict, recorded, positions or ())
+            lost = self._lost(strict, claimed.leaves, claimed.positions)
         except CALL_ERRORS as error:
             return _unless_spark_is_gone(error, None)
         every = [str(one) for n in lost for one in lost[n]]
         if every:
-            raise KafkaLoss(f"{'; '.join(every)}. {advice(self._stage)}")
+            raise KafkaLoss(f"{'; '.join(every)}. {advice(self._stage, claimed.has_read)}")
         return None
 
     def moved(self, recorded: Sequence[Leaf] | None, positions: Sequence[str | None]) -> MovedPositions:

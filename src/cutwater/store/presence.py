@@ -13,6 +13,7 @@ from enum import Enum
 
 import msgspec
 
+from cutwater.protocol.base.durations import readable
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.paths import STATUS_PREFIX
 from cutwater.store.contract import Store
@@ -26,6 +27,8 @@ SLACK_S = 2.0
 STUCK_S = 15.0
 """The minimum if its process is known to exist: it is busy, paused or stuck."""
 LONGEST_INTERVAL_S = 60.0
+UNABLE = "is paused or stuck, or cannot write to the store, whose disk may be full"
+"""What may be wrong with a process that exists and does not report."""
 
 
 class Presence(Enum):
@@ -95,6 +98,17 @@ class Watch:
                 return None
             tick()
             time.sleep(self.every_s)
+
+    def absence(self) -> str:
+        """Why nobody answers a request, after `running` has found nobody."""
+        stuck = [s.status for s in self.look() if s.presence is Presence.SILENT and exists(s.status.process)]
+        if not stuck:
+            return f"no pipeline is running on {self._store.url} (one that is still starting does not answer yet)"
+        process = f"process {stuck[0].pid} on {stuck[0].host}"
+        return (
+            f"{process} runs a pipeline on {self._store.url}, but has not reported for {readable(silence_s(stuck[0]))}: "
+            f"it {UNABLE}"
+        )
 
     def settle(self, tick: Callable[[], None] = lambda: None) -> list[Seen]:
         """Waits until it is known for each member whether it runs. Calls `tick` before each further look."""

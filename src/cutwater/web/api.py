@@ -14,8 +14,8 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.web.answers import Json, failed, unreadable
 from cutwater.web.hub import Hub
 from cutwater.web.openapi import MAX_NUMBER, MAX_PAGE, ONLY, openapi
-from cutwater.web.reader import Sight, SlowStore, StoreReader, known_ref
-from cutwater.web.requests import Requests, TooMany, Wish
+from cutwater.web.reader import SlowStore, StoreReader, StoreView, known_ref
+from cutwater.web.requests import RequestBody, Requests, TooMany
 from cutwater.web.store_watcher import StoreWatcher
 from cutwater.web.threads import Busy, Threads
 
@@ -65,7 +65,7 @@ class Api:
 
     # --- what the store says ----------------------------------------------------------------------------
 
-    def _get(self, answer: Callable[[Request, Sight], Response]) -> Endpoint:
+    def _get(self, answer: Callable[[Request, StoreView], Response]) -> Endpoint:
         """Answers in a thread, because the store may be slow."""
 
         def read(request: Request) -> Response:
@@ -80,23 +80,23 @@ class Api:
 
         return endpoint
 
-    def _pipeline(self, request: Request, sight: Sight) -> Response:
-        return Json(self._reader.pipeline(sight) | {"may_steer": self._may_steer})
+    def _pipeline(self, request: Request, view: StoreView) -> Response:
+        return Json(self._reader.pipeline(view) | {"may_steer": self._may_steer})
 
-    def _stages(self, request: Request, sight: Sight) -> Response:
-        return Json({"stages": list(self._stage_documents(sight).values())})
+    def _stages(self, request: Request, view: StoreView) -> Response:
+        return Json({"stages": list(self._stage_documents(view).values())})
 
-    def _stage(self, request: Request, sight: Sight) -> Response:
-        found = self._stage_documents(sight).get(request.path_params["name"])
+    def _stage(self, request: Request, view: StoreView) -> Response:
+        found = self._stage_documents(view).get(request.path_params["name"])
         return Json(found) if found is not None else failed(404, "there is no such stage")
 
-    def _stage_documents(self, sight: Sight) -> dict[str, dict[str, Any]]:
+    def _stage_documents(self, view: StoreView) -> dict[str, dict[str, Any]]:
         """Each stage of the graph, with its status if its member has reported one."""
-        document = self._reader.pipeline(sight)
+        document = self._reader.pipeline(view)
         states = {stage["name"]: stage for member in document["members"] for stage in member["stages"]}
         return {s["name"]: {**s, "status": states.get(s["name"])} for s in document["graph"]}
 
-    def _checkpoints(self, request: Request, sight: Sight) -> Response:
+    def _checkpoints(self, request: Request, view: StoreView) -> Response:
         only = request.query_params.get("only", "")
         if only and only not in ONLY:
             return failed(400, f"only is one of {', '.join(ONLY)}")
@@ -105,39 +105,39 @@ class Api:
             _number(request, "before", None, MAX_NUMBER),
         )
         assert limit is not None
-        return Json(self._reader.checkpoints(sight, limit, before, only))
+        return Json(self._reader.checkpoints(view, limit, before, only))
 
-    def _checkpoint(self, request: Request, sight: Sight) -> Response:
+    def _checkpoint(self, request: Request, view: StoreView) -> Response:
         ref = request.path_params["ref"]
-        if not known_ref(sight, ref):
+        if not known_ref(view, ref):
             return failed(404, "there is no such checkpoint")
         try:
-            return Json(self._reader.checkpoint(sight, ref))
+            return Json(self._reader.checkpoint(view, ref))
         except UserError:
             return failed(404, "this checkpoint is not kept; /explain may still know about it")
 
-    def _explain(self, request: Request, sight: Sight) -> Response:
+    def _explain(self, request: Request, view: StoreView) -> Response:
         ref = request.path_params["ref"]
-        if not known_ref(sight, ref):
+        if not known_ref(view, ref):
             return failed(404, "there is no such epoch")
         try:
-            return Json(self._reader.explained(sight, ref))
+            return Json(self._reader.explained(view, ref))
         except UserError as error:
             return failed(404, str(error))
 
-    def _timeline(self, request: Request, sight: Sight) -> Response:
+    def _timeline(self, request: Request, view: StoreView) -> Response:
         limit = _number(request, "limit", 200, MAX_PAGE)
         assert limit is not None
-        return Json(self._reader.timeline(sight, limit))
+        return Json(self._reader.timeline(view, limit))
 
-    def _tables(self, request: Request, sight: Sight) -> Response:
+    def _tables(self, request: Request, view: StoreView) -> Response:
         limit, before = _number(request, "limit", 20, MAX_PAGE), _number(request, "before", None, MAX_NUMBER)
         assert limit is not None
-        return Json(self._reader.tables(sight, limit, before))
+        return Json(self._reader.tables(view, limit, before))
 
-    def _members(self, request: Request, sight: Sight) -> Response:
-        document = self._reader.pipeline(sight)
-        return Json({"leader": sight.state.leader, "term": sight.state.term, "members": document["members"]})
+    def _members(self, request: Request, view: StoreView) -> Response:
+        document = self._reader.pipeline(view)
+        return Json({"leader": view.state.leader, "term": view.state.term, "members": document["members"]})
 
     # --- requests ---------------------------------------------------------------------------------------
 
@@ -145,12 +145,12 @@ class Api:
         if (refusal := _refused_body(request)) is not None:
             return refusal
         try:
-            wish = msgspec.json.decode(await request.body(), type=Wish)
+            body = msgspec.json.decode(await request.body(), type=RequestBody)
         except (ValueError, RecursionError) as error:
             return failed(400, f"this is not a request: {error}")
         self._watcher.touch()
         try:
-            return Json(self._requests.ask(wish), 202)
+            return Json(self._requests.ask(body), 202)
         except UserError as error:
             return failed(422, str(error))
         except TooMany:

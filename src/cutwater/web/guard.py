@@ -1,7 +1,7 @@
 """Who may ask what: checks every request before anything else sees it.
 
 On the loopback everybody on this machine may read. `Host` must be a name of the loopback there: otherwise a page that
-somebody's browser shows could resolve its own name to 127.0.0.1 and read ours (DNS rebinding). Anywhere else every
+a browser shows could resolve its own name to 127.0.0.1 and read ours (DNS rebinding). Anywhere else every
 request for data needs the token. Changes always need it, in a header: a browser adds no such header by itself, so no
 other page can make a request in the name of its user (CSRF); `Origin` is checked nevertheless.
 """

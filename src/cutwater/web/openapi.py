@@ -116,7 +116,7 @@ SCHEMAS: dict[str, Schema] = {
         state={"enum": ["waiting", "done", "failed"]}, text=TEXT, epoch=_or_null(WHOLE),
     ),
     "Requests": _of(requests=_list(_ref("Request"))),
-    "Wish": {
+    "RequestBody": {
         "type": "object",
         "properties": {
             "kind": {"enum": list(KINDS), "description": "What to do."},
@@ -189,7 +189,7 @@ def openapi() -> dict[str, Any]:
         "summary": "Ask for a checkpoint, savepoint, restore, cancellation or drain. The answer comes at once; the "
         "request is carried out afterwards.",
         "security": [{"token": []}],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": _ref("Wish")}}},
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _ref("RequestBody")}}},
         "responses": _answers(
             "Request", "400", "401", "403", "411", "413", "415", "422", "429", status="202"
         ),
@@ -223,7 +223,7 @@ def openapi() -> dict[str, Any]:
         "/members": _get("The members.", "Members"),
         "/requests": {**_get("The newest requests.", "Requests"), "post": post},
         "/requests/{id}": _get(
-            "What became of a request.", "Request", "404", parameters=[_path("id", "Its id.")]
+            "The outcome of a request.", "Request", "404", parameters=[_path("id", "Its id.")]
         ),
         "/events": {
             "get": {

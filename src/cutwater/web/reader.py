@@ -42,12 +42,12 @@ Statuses = Callable[[], list[Status]]
 
 
 class SlowStore(Exception):
-    """Somebody else is reading the store, and has not finished in time."""
+    """Another request is reading the store, and has not finished in time."""
 
 
 @dataclass(frozen=True)
-class Sight:
-    """The state of a store at one look. Immutable."""
+class StoreView:
+    """What the store said at one moment. Immutable."""
 
     state: JournalState
     index: int
@@ -81,20 +81,20 @@ class StoreReader:
         self._rows: Cache[tuple[int, int], Row] = Cache(MAX_ROWS)
         self._additions: Cache[tuple[str, int], dict[str, int | None]] = Cache(MAX_ROWS)
         self._looked_at = float("-inf")
-        self._sight = Sight(JournalState(), -1, (), (), frozenset(), version)
+        self._view = StoreView(JournalState(), -1, (), (), frozenset(), version)
 
     # --- looking --------------------------------------------------------------------------------------
 
-    def look(self, max_age_s: float = 0.0, patience_s: float = -1) -> Sight:
+    def look(self, max_age_s: float = 0.0, patience_s: float = -1) -> StoreView:
         """What the store says now, or said at most `max_age_s` ago. Raises `StoreError` if it does not answer, and
         `SlowStore` if another thread is looking for `patience_s` longer (by default there is no limit)."""
         if not self._looking.acquire(timeout=patience_s):
             raise SlowStore
         try:
             if time.monotonic() - self._looked_at <= max_age_s:
-                return self._sight
+                return self._view
             self._read_on()
-            before = self._sight
+            before = self._view
             state = before.state
             if self._journal.index != before.index:
                 state = _frozen(self._journal.state)
@@ -106,9 +106,9 @@ class StoreReader:
                 kept = before.on_timeline
                 if state is not before.state:
                     kept = frozenset(checkpoint.index for checkpoint in timeline(state))
-                self._sight = Sight(state, self._journal.index, members, late, kept, before.version + 1)
+                self._view = StoreView(state, self._journal.index, members, late, kept, before.version + 1)
             self._looked_at = time.monotonic()
-            return self._sight
+            return self._view
         finally:
             self._looking.release()
 
@@ -117,10 +117,10 @@ class StoreReader:
         is_replaced = drive(self.store, log.is_replaced(self._journal.view))
         if not is_replaced:
             drive(self.store, log.follow(self._journal.view))
-            before, now = self._sight.state.committed, self._journal.state.committed
+            before, now = self._view.state.committed, self._journal.state.committed
             is_replaced = any(now[e].index != before[e].index for e in now.keys() & before.keys())
         if is_replaced:
-            self._forget(self._sight.version + 1)
+            self._forget(self._view.version + 1)
             drive(self.store, log.follow(self._journal.view))
 
     def _members(self) -> list[Seen]:
@@ -136,13 +136,13 @@ class StoreReader:
 
     # --- documents ------------------------------------------------------------------------------------
 
-    def pipeline(self, sight: Sight) -> dict[str, Any]:
+    def pipeline(self, view: StoreView) -> dict[str, Any]:
         """As `cutwater status --json`."""
-        return status_document(self.store.url, sight.members, sight.state, sight.late)
+        return status_document(self.store.url, view.members, view.state, view.late)
 
-    def checkpoints(self, sight: Sight, limit: int, before: int | None, only: str = "") -> dict[str, Any]:
+    def checkpoints(self, view: StoreView, limit: int, before: int | None, only: str = "") -> dict[str, Any]:
         """The epochs below `before`, newest first: those of `cutwater checkpoints --json`, and those that are over."""
-        state, known = sight.state, self.history.epochs
+        state, known = view.state, self.history.epochs
         aborted = {a.epoch: a for a in state.aborted}
         chosen = {
             "": lambda: known.keys() | state.committed.keys() | aborted.keys() | state.open.keys(),
@@ -153,7 +153,7 @@ class StoreReader:
         numbers = sorted((n for n in chosen if before is None or n < before), reverse=True)
         shown = numbers[:limit]
         rows = [
-            self._row(sight, number, known.get(number), self.is_local or place < SIZED_REMOTE)
+            self._row(view, number, known.get(number), self.is_local or place < SIZED_REMOTE)
             for place, number in enumerate(shown)
         ]
         return {
@@ -183,10 +183,10 @@ class StoreReader:
             "restored": max(0, state.generation - 1),
         }
 
-    def _row(self, sight: Sight, number: int, epoch: Epoch | None, with_sizes: bool) -> Row:
-        state = sight.state
+    def _row(self, view: StoreView, number: int, epoch: Epoch | None, with_sizes: bool) -> Row:
+        state = view.state
         checkpoint = state.committed.get(number)
-        abandoned = checkpoint is not None and checkpoint.index not in sight.on_timeline
+        abandoned = checkpoint is not None and checkpoint.index not in view.on_timeline
         savepoints = tuple(sorted(n for n, e in state.savepoints.items() if e == number))
         key = (number, checkpoint.checkpoint_id if checkpoint is not None else 0)
         known = self._rows.get(key)
@@ -215,9 +215,9 @@ class StoreReader:
         row = row_of(facts, state, savepoints, abandoned, self.sizes if with_sizes else None)
         return self._rows.put(key, row)
 
-    def checkpoint(self, sight: Sight, ref: str) -> dict[str, Any]:
+    def checkpoint(self, view: StoreView, ref: str) -> dict[str, Any]:
         """As `cutwater show --json`, with what its epoch added to each table."""
-        state = sight.state
+        state = view.state
         checkpoint = resolve(state, ref)
         manifest, problem = self._manifest_or_problem(checkpoint)
         names = state_files(manifest) if manifest is not None else []
@@ -229,28 +229,28 @@ class StoreReader:
             problem=problem,
             times=read_times(self.store, checkpoint.epoch),
             savepoints=tuple(sorted(n for n, e in state.savepoints.items() if e == checkpoint.epoch)),
-            abandoned=checkpoint.index not in sight.on_timeline,
+            abandoned=checkpoint.index not in view.on_timeline,
             state_files=len(names),
             state_bytes=None if None in lengths or manifest is None else sum(n or 0 for n in lengths),
             published=self._marks.versions(checkpoint, sinks),
         )
         return checkpoint_document(self.store, one, self.sizes)
 
-    def explained(self, sight: Sight, ref: str) -> dict[str, Any]:
+    def explained(self, view: StoreView, ref: str) -> dict[str, Any]:
         """As `cutwater explain --json`, with the times of each stage and sink."""
-        epoch = epoch_of(sight.state, ref)
-        return explained_document(self.store, sight.state, epoch, read_times(self.store, epoch))
+        epoch = epoch_of(view.state, ref)
+        return explained_document(self.store, view.state, epoch, read_times(self.store, epoch))
 
-    def tables(self, sight: Sight, limit: int, before: int | None) -> dict[str, Any]:
+    def tables(self, view: StoreView, limit: int, before: int | None) -> dict[str, Any]:
         """The version set of every kept epoch, newest first; `epoch` and `tables` as `cutwater tables --json`."""
-        state, sinks = sight.state, sinks_of(sight.state)
+        state, sinks = view.state, sinks_of(view.state)
         line = sorted(
             (c for c in state.committed.values() if before is None or c.epoch < before),
             key=lambda c: c.epoch, reverse=True,
         )  # fmt: skip
         shown = line[:limit]
-        sets = [self._version_set(sight, checkpoint, sinks) for checkpoint in shown]
-        epoch, versions = self._newest_versions(sight)
+        sets = [self._version_set(view, checkpoint, sinks) for checkpoint in shown]
+        epoch, versions = self._newest_versions(view)
         return {
             "store": self.store.url,
             "epoch": epoch,
@@ -260,16 +260,16 @@ class StoreReader:
             "next": shown[-1].epoch if len(line) > limit else None,
         }
 
-    def _newest_versions(self, sight: Sight) -> tuple[int | None, dict[str, int]]:
+    def _newest_versions(self, view: StoreView) -> tuple[int | None, dict[str, int]]:
         """The newest epoch that is published in every table, with its versions."""
-        sinks = sinks_of(sight.state)
-        for checkpoint in reversed(timeline(sight.state)):
+        sinks = sinks_of(view.state)
+        for checkpoint in reversed(timeline(view.state)):
             versions = self._marks.versions(checkpoint, sinks)
             if None not in versions.values():
                 return checkpoint.epoch, {s: v for s, v in versions.items() if v is not None}
         return None, {}
 
-    def _version_set(self, sight: Sight, checkpoint: Checkpoint, sinks: list[str]) -> dict[str, Any]:
+    def _version_set(self, view: StoreView, checkpoint: Checkpoint, sinks: list[str]) -> dict[str, Any]:
         known = self.history.epochs.get(checkpoint.epoch)
         at = (
             known.begun_at + known.committed_s
@@ -287,15 +287,15 @@ class StoreReader:
             "epoch": checkpoint.epoch,
             "generation": checkpoint.generation,
             "committed_at": iso(at),
-            "savepoints": sorted(n for n, e in sight.state.savepoints.items() if e == checkpoint.epoch),
-            "abandoned": checkpoint.index not in sight.on_timeline,
+            "savepoints": sorted(n for n, e in view.state.savepoints.items() if e == checkpoint.epoch),
+            "abandoned": checkpoint.index not in view.on_timeline,
             "watermark": iso_ms(checkpoint.watermark),
             "tables": found,
         }
 
-    def timeline(self, sight: Sight, limit: int) -> dict[str, Any]:
+    def timeline(self, view: StoreView, limit: int) -> dict[str, Any]:
         """The generations with the newest epochs that were committed on them, and every savepoint."""
-        state, known = sight.state, self.history.epochs
+        state, known = view.state, self.history.epochs
         expired = {n for n, e in known.items() if e.committed_s is not None} - state.committed.keys()
         everything = expired | state.committed.keys()
         forks = {g.epoch for g in state.generations.values() if g.epoch is not None}
@@ -423,10 +423,10 @@ def _frozen(state: JournalState) -> JournalState:
     )
 
 
-def known_ref(sight: Sight, ref: str) -> bool:
+def known_ref(view: StoreView, ref: str) -> bool:
     """Whether a name or a number can be that of an epoch of this journal."""
     if ref == "latest":
-        return sight.state.head is not None
-    if ref in sight.state.savepoints:
+        return view.state.head is not None
+    if ref in view.state.savepoints:
         return True
-    return ref.isascii() and ref.isdigit() and len(ref) < 16 and 0 < int(ref) < sight.state.next_epoch
+    return ref.isascii() and ref.isdigit() and len(ref) < 16 and 0 < int(ref) < view.state.next_epoch

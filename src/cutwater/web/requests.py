@@ -31,7 +31,7 @@ MAX_KNOWN = 100
 KINDS = ("checkpoint", "savepoint", "restore", "cancel", "drain")
 
 
-class Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request. `name`: of the savepoint to take; `ref`: the checkpoint to restore, an epoch or a
     savepoint's name; `full` and `unaligned`: of a checkpoint; `force`: of a restore."""
 
@@ -50,8 +50,8 @@ class TooMany(Exception):
 IsClosed = Callable[[], bool]
 
 
-class Asked(msgspec.Struct):
-    """A request and what became of it. `state` is waiting, done or failed."""
+class RequestState(msgspec.Struct):
+    """A request and its outcome. `state` is waiting, done or failed."""
 
     id: str
     kind: str
@@ -67,21 +67,21 @@ class Requests:
     def __init__(self, store: Store, changed: Callable[[dict[str, Any]], None]) -> None:
         self._store = store
         self._changed = changed
-        self._known: OrderedDict[str, Asked] = OrderedDict()
+        self._known: OrderedDict[str, RequestState] = OrderedDict()
         self._lock = Lock()
         self._closed = Event()
         self._threads = Threads(MAX_WAITING, "cutwater-web-ask")
         self._urgent = Threads(MAX_URGENT, "cutwater-web-ask-urgent")
 
-    def ask(self, wish: Wish) -> dict[str, Any]:
+    def ask(self, body: RequestBody) -> dict[str, Any]:
         """Begin to carry it out. Raises `UserError` if it is invalid, and `TooMany`."""
-        _check(wish)
-        one = Asked(new_id(), wish.kind, iso(time.time()))
+        _check(body)
+        one = RequestState(new_id(), body.kind, iso(time.time()))
         document: dict[str, Any] = msgspec.to_builtins(one)
         with self._lock:  # it is known and announced before it is answered
             try:
-                threads = self._urgent if wish.kind in URGENT else self._threads
-                threads.begin(lambda: self._carry_out(one, wish))
+                threads = self._urgent if body.kind in URGENT else self._threads
+                threads.begin(lambda: self._carry_out(one, body))
             except Busy:
                 raise TooMany from None
             self._known[one.id] = one
@@ -104,17 +104,17 @@ class Requests:
         """Stop waiting for answers: requests without one are withdrawn."""
         self._closed.set()
 
-    def _carry_out(self, one: Asked, wish: Wish) -> None:
+    def _carry_out(self, one: RequestState, body: RequestBody) -> None:
         epoch: int | None = None
         try:
-            epoch, text = _perform(self._store, wish, self._closed.is_set)
+            epoch, text = _perform(self._store, body, self._closed.is_set)
             state = "done"
         except (StoreError, OSError) as error:
             text, state = unreadable(error), "failed"
         except CutwaterError as error:
             text, state = str(error), "failed"
         except Exception:
-            logging.getLogger("cutwater").exception("the request %s of the page failed", wish.kind)
+            logging.getLogger("cutwater").exception("the request %s of the page failed", body.kind)
             text, state = "this failed unexpectedly; the log of the server says why", "failed"
         with self._lock:
             one.state, one.text, one.epoch = state, text, epoch
@@ -122,50 +122,50 @@ class Requests:
         self._changed(document)
 
 
-def _check(wish: Wish) -> None:
-    if wish.kind not in KINDS:
-        raise UserError(f"'{wish.kind[:50]}' is not a request; ask for one of {', '.join(KINDS)}")
-    if wish.kind == "savepoint":
-        check_savepoint_name(wish.name or "")
-    if wish.kind == "restore" and not wish.ref:
+def _check(body: RequestBody) -> None:
+    if body.kind not in KINDS:
+        raise UserError(f"'{body.kind[:50]}' is not a request; ask for one of {', '.join(KINDS)}")
+    if body.kind == "savepoint":
+        check_savepoint_name(body.name or "")
+    if body.kind == "restore" and not body.ref:
         raise UserError("say what to restore: ref is an epoch, a savepoint's name or latest")
 
 
-def _perform(store: Store, wish: Wish, is_closed: IsClosed = lambda: False) -> tuple[int | None, str]:
+def _perform(store: Store, body: RequestBody, is_closed: IsClosed = lambda: False) -> tuple[int | None, str]:
     watch = Watch(store)
     member = watch.running()
-    match wish.kind:
+    match body.kind:
         case "restore":
-            return _restore(store, watch, wish, member is not None, is_closed)
+            return _restore(store, watch, body, member is not None, is_closed)
         case "savepoint" if member is None:
-            return _name_newest(store, str(wish.name))
+            return _name_newest(store, str(body.name))
     if member is None:
-        raise UserError(f"no pipeline is running on {store.url}, so there is nothing that could do this")
-    if wish.kind == "savepoint":
-        epoch = _ask(store, watch, is_closed, Request(RequestKind.SAVEPOINT, new_id(), name=wish.name))
-        return epoch, f"savepoint '{wish.name}' is epoch {epoch}"
-    if wish.kind == "drain":
+        raise UserError(f"{watch.absence()}, so nobody can do this")
+    if body.kind == "savepoint":
+        epoch = _ask(store, watch, is_closed, Request(RequestKind.SAVEPOINT, new_id(), name=body.name))
+        return epoch, f"savepoint '{body.name}' is epoch {epoch}"
+    if body.kind == "drain":
         epoch = _ask(store, watch, is_closed, Request(RequestKind.DRAIN, new_id()))
         return epoch, f"epoch {epoch} is committed as the last one; the pipeline ends when it is published"
-    if wish.kind == "cancel":
+    if body.kind == "cancel":
         _ask(store, watch, is_closed, Request(RequestKind.CANCEL, new_id()))
         return None, "cancelled; its batches belong to the next checkpoint"
-    request = Request(RequestKind.CHECKPOINT, new_id(), full=wish.full, unaligned=wish.unaligned)
+    request = Request(RequestKind.CHECKPOINT, new_id(), full=body.full, unaligned=body.unaligned)
     epoch = _ask(store, watch, is_closed, request)
     return epoch, f"epoch {epoch} is committed"
 
 
 def _restore(
-    store: Store, watch: Watch, wish: Wish, is_running: bool, is_closed: IsClosed
+    store: Store, watch: Watch, body: RequestBody, is_running: bool, is_closed: IsClosed
 ) -> tuple[int | None, str]:
-    ref, lines = str(wish.ref), list[str]()
+    ref, lines = str(body.ref), list[str]()
     if not is_running:
-        found = restore_before_start(store, None, ref, (), (), lines.append, wish.force)
+        found = restore_before_start(store, None, ref, (), (), lines.append, body.force)
         return found, f"epoch {found} is restored: the next run starts there and rolls the tables back"
     state = read_journal(store).state
     target = whole_checkpoint(store, state, ref, lines.append)
     name = ref if ref in state.savepoints else None
-    request = Request(RequestKind.RESTORE, new_id(), name, target.epoch, force=wish.force)
+    request = Request(RequestKind.RESTORE, new_id(), name, target.epoch, force=body.force)
     epoch = _ask(store, watch, is_closed, request)
     return epoch, f"epoch {epoch} is restored; the pipeline continues from there"
 

@@ -1,4 +1,4 @@
-"""Watches the store while somebody looks, and pushes what changes."""
+"""Watches the store while a page is open or requests arrive, and pushes what changes."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class StoreWatcher:
 
     def _look(self) -> None:
         try:
-            sight = self._reader.look()
-            document = msgspec.json.encode(self._reader.pipeline(sight))
+            view = self._reader.look()
+            document = msgspec.json.encode(self._reader.pipeline(view))
             self._report_problem("")
         except (CutwaterError, OSError) as error:
             if not self._problem:
@@ -86,9 +86,9 @@ class StoreWatcher:
         if document != self._seen:
             self._seen = document
             self._hub.publish("pipeline", document, keep=True)
-        if (sight.index, self._reader.history.version) != (self._index, self._history):
-            self._index, self._history = sight.index, self._reader.history.version
-            self._hub.publish("journal", msgspec.json.encode({"index": sight.index}), keep=True)
+        if (view.index, self._reader.history.version) != (self._index, self._history):
+            self._index, self._history = view.index, self._reader.history.version
+            self._hub.publish("journal", msgspec.json.encode({"index": view.index}), keep=True)
 
     def _report_problem(self, problem: str) -> None:
         if problem != self._problem:

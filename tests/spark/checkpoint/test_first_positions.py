@@ -7,7 +7,7 @@ import pytest
 
 from cutwater.protocol.base.paths import SOURCES, source_log_name, spark_prefix
 from cutwater.spark.checkpoint.leaves import Leaf
-from cutwater.spark.checkpoint.new_folder import claim_sources, make_folder
+from cutwater.spark.checkpoint.new_folder import Claimed, claim_sources, claimed_positions, make_folder
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 
@@ -44,6 +44,14 @@ def test_a_generation_that_begins_before_the_first_batch_begins_at_the_same_posi
     make_folder(store, STAGE, 2, 1, None, None)
     claim_sources(store, STAGE, 2, 1, [KAFKA])
     assert begun(store, 2, 1) == BEGUN
+
+
+def test_until_a_batch_is_committed_the_position_is_where_the_source_began(store: Store) -> None:
+    assert claimed_positions(store, STAGE, 1, 1) == Claimed((KAFKA,), ('{"t":{"0":10}}',), has_read=False)
+    make_folder(store, STAGE, 2, 1, None, None)
+    claim_sources(store, STAGE, 2, 1, [Leaf(None, "parquet", "path=/in", log=0)])
+    assert claimed_positions(store, STAGE, 2, 1).positions == (None,), "other sources have no such record"
+    assert claimed_positions(store, STAGE, 9, 9) == Claimed(None, (), has_read=False)
 
 
 @pytest.mark.parametrize(

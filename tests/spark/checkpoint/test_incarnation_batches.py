@@ -16,7 +16,13 @@ from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.folder import Cache, MovedPositions, SparkFolder
 from cutwater.spark.checkpoint.incarnations import base_of
 from cutwater.spark.checkpoint.leaves import Leaf
-from cutwater.spark.checkpoint.new_folder import check_newest, claim_sources, claimed_positions, make_folder
+from cutwater.spark.checkpoint.new_folder import (
+    Claimed,
+    check_newest,
+    claim_sources,
+    claimed_positions,
+    make_folder,
+)
 from cutwater.spark.checkpoint.offsets import (
     Offsets,
     next_plan,
@@ -197,9 +203,9 @@ def test_positions_that_a_reset_moves_are_those_that_the_next_query_starts_with(
 
     make_folder(store, STAGE, 2, 1, None, cut, reset=True, move=move)
     assert asked == [((before,), ('{"logOffset":2}',))]
-    assert claimed_positions(store, STAGE, 2, 1) == ((after,), ('{"t":{"0":0}}',))
+    assert claimed_positions(store, STAGE, 2, 1) == Claimed((after,), ('{"t":{"0":0}}',), has_read=True)
     make_folder(store, STAGE, 2, 2, 1, None, 2)  # the mark of the folder vouches for what was moved
-    assert claimed_positions(store, STAGE, 2, 2) == ((after,), ('{"t":{"0":0}}',))
+    assert claimed_positions(store, STAGE, 2, 2) == Claimed((after,), ('{"t":{"0":0}}',), has_read=True)
 
 
 def test_a_reset_skips_rows_in_flight_in_channels() -> None:

@@ -1,1 +1,1 @@
-"""Following a pipeline's published epochs from outside: what is given, in which order, and where to go on later."""
+"""Following a pipeline's published epochs from outside: what is delivered, in which order, and where to continue."""

@@ -1,4 +1,4 @@
-"""What a follower is given, and how far it has come."""
+"""What is delivered to a follower, and its position."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
     """A published epoch, or (`rewound`) that everything has gone back to an epoch by a restore.
 
     `tables` has the version of each table, by its sink's name; `None` if the epoch has expired since, so that its version
-    is no longer known. `after_gap`: epochs before this one were not given, because they had expired by the time that
-    this follower could have learnt of them; after a crash, perhaps only the one that was given last. `position` is the
-    journal's entry; it grows with each one that is given."""
+    is no longer known. `after_gap`: epochs before this one were not delivered, because they had expired before this
+    follower could learn of them; after a crash, perhaps only the last one delivered. `position` is the journal's entry;
+    it grows with each delivery."""
 
     epoch: int
     generation: int
@@ -23,9 +23,9 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a named follower has come: everything up to the journal's entry `index` was given and dealt with. `epoch`
-    is the one that this entry concerns; epochs from `next_epoch` on were not decided yet by then. `nonce` tells apart the
-    processes of one follower."""
+    """The position of a named follower: everything up to the journal's entry `index` was delivered and acknowledged.
+    `epoch` is the one that this entry concerns; epochs from `next_epoch` on were not decided yet by then. `nonce` tells
+    the processes of one follower apart."""
 
     index: int
     epoch: int

@@ -1,18 +1,18 @@
-"""A follower: gives the published epochs of a pipeline in the order of its journal, each once.
+"""A follower: delivers the published epochs of a pipeline in the order of its journal, each once.
 
 Theory of operation. The journal says what was decided, the marks of the sinks say what is published. A step of the
-journal (a commit, or a restore) is given when every sink has a mark of it or of a later entry, and those before it have
-been given or passed over. A commit is passed over if a restore has abandoned it before every sink had published it: a
-sink that has gone back never publishes it. Everything that a mark names is a journal entry, so marks beyond the known
-end of the journal are a reason to read on before judging: one of the entries may be that restore.
+journal (a commit, or a restore) is delivered when every sink has a mark of it or of a later entry, and all steps before
+it were delivered or skipped. A commit is skipped if a restore has abandoned it before every sink had published it: a
+sink that was rolled back never publishes it. Everything that a mark names is a journal entry. So if there are marks
+beyond the known end of the journal, read more of it before deciding: one of the entries may be that restore.
 
-A named follower's position is an object per step, created by put-if-absent once the step is dealt with; the highest one
-counts. So a crash repeats at most the step that was given last, and of two processes of one follower the slower one
-notices. A position holds nothing back in the pipeline: epochs expire as they do without followers. A follower that was
-away for longer than they are kept is told that there is a gap.
+A named follower's position is an object per step, created by put-if-absent once the step is acknowledged; the highest
+one counts. So a crash repeats at most the last delivered step, and the slower of two processes of one follower notices
+the other. A position holds nothing back in the pipeline: epochs expire as they do without followers. A follower that
+was away for longer than they are kept learns that there is a gap.
 
-The journal is learnt like a member learns it: a large gap from all members at once (`replay/`), then from
-announcements, and by reading the store. The caller delivers messages between two effects, and resumes a waiting
+A follower learns the journal as a member does: a large gap from all members at once (`replay/`), then from
+announcements, and by reading the store. The caller passes on messages between two effects, and resumes a waiting
 procedure when there are any.
 """
 
@@ -85,7 +85,7 @@ class Follower:
         self._others: set[str] = set()
         """The processes of this follower whose positions this one has met."""
         self._next_epoch = 0
-        """Later epochs were not decided yet at what was given last."""
+        """This epoch and later ones were not decided yet at the last delivered step."""
         self._is_live = False
 
     # --- messages ---------------------------------------------------------------------------------------
@@ -117,8 +117,8 @@ class Follower:
     # --- procedures: one after the other ------------------------------------------------------------------
 
     def begin(self, after: int | str | Followed | None = None) -> Procedure[None]:
-        """Catches up, and finds where to start: after the kept position; a follower without one after `after` (an epoch,
-        a savepoint, `latest`, or what was given last), else with the oldest kept epoch. Raises `UserError` if that is
+        """Catches up, and finds where to start: after the kept position; without one, after `after` (an epoch, a
+        savepoint, `latest`, or the last one delivered); else with the oldest kept epoch. Raises `UserError` if that is
         not possible."""
         position = yield from self._read_position()
         if position is None and isinstance(after, Followed):
@@ -132,13 +132,12 @@ class Follower:
         else:
             position = self._first_position(after)
             self.journal.begin_after(position)
-            yield from self._keep(
-                position
-            )  # a crash before the first one is dealt with must not start elsewhere
+            # After a crash before the first step is acknowledged, the next process must not start elsewhere.
+            yield from self._keep(position)
         self._next_epoch = position.next_epoch
 
     def next(self) -> Procedure[Followed]:
-        """What comes next; waits until there is something."""
+        """The next step; waits until there is one."""
         journal = self.journal
         while True:
             yield from self._learn()
@@ -156,9 +155,8 @@ class Follower:
             yield Wait(self._config.poll_ms if journal.first is None else self._config.mark_poll_ms)
 
     def acknowledge(self) -> Procedure[None]:
-        """What was given last is dealt with: it will not be given again. Raises `UserError` if another process of this
-        follower is further, or meets
-        this one again and again."""
+        """The last delivered step is done: it will not be delivered again. Raises `UserError` if another process of this
+        follower is ahead of this one, or keeps writing the same positions."""
         step = self._given
         if step is None or self._name is None:
             return
@@ -168,7 +166,7 @@ class Follower:
         if other in self._others or (names and names[-1] > name):
             raise UserError(
                 f"another process follows under the name '{self._name}', and is at least as far: only one may. What this "
-                "one was given since may have been dealt with twice"
+                "one was given since then may have been processed twice"
             )
         if other is not None:  # perhaps a process that was killed, whose write has arrived late
             self._others.add(other)
@@ -238,7 +236,7 @@ class Follower:
     # --- what is known ------------------------------------------------------------------------------------
 
     def _learn(self) -> Procedure[None]:
-        """Reads the journal on if somebody says that it goes on, and from time to time."""
+        """Reads new entries of the journal: when a member says that there are some, and from time to time."""
         now_ms = self._now_ms()
         is_due = self._read_ms is None or now_ms - self._read_ms >= self._config.poll_ms
         if is_due or self._heard > self.journal.index:
@@ -271,7 +269,7 @@ class Follower:
         sinks = self._sinks_of(step)
         is_kept = step.epoch in self.journal.state.committed
         names = {sink: mark_name(step.index, sink) for sink in sinks}
-        # The names were listed in one go, which takes a while: a mark of a kept epoch may have been missed.
+        # Listing all names takes a while, so the mark of a kept epoch may have been missed.
         readable = [sink for sink in sinks if is_kept or names[sink] in self._marks]
         found = (yield from insist(ReadMany(tuple(names[sink] for sink in readable)))) if readable else []
         versions: dict[str, int | None] = dict.fromkeys(sinks)

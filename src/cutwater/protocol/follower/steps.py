@@ -42,7 +42,7 @@ class Step(msgspec.Struct):
 
 
 class Jump(msgspec.Struct, frozen=True):
-    """What became of the epochs from `first` to before `end` was learnt from a snapshot, which knew these."""
+    """The outcome of the epochs from `first` to before `end` was learnt from a snapshot, which has those in `known`."""
 
     first: int
     end: int

@@ -43,6 +43,14 @@ def keep_first_positions(
                     wanted.remove(leaf)
 
 
+def first_positions(store: Store, folder: str, leaves: Sequence[Leaf]) -> tuple[str | None, ...]:
+    """Where Spark has recorded in a folder that the Kafka sources began, by leaf; `None` for others, and if there is no
+    record yet."""
+    begun = (_begun(store, folder, leaf) if leaf.format == "kafka" else None for leaf in leaves)
+    # Spark writes an empty byte and a line with a version before the positions.
+    return tuple(data.partition(b"\n")[2].decode() if data is not None else None for data in begun)
+
+
 def is_claimed(store: Store, stage: str, leaf: Leaf) -> bool:
     """Whether a query of the pipeline was started to read a source for the same stage, which may have read nothing."""
     return any(

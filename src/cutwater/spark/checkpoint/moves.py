@@ -1,15 +1,14 @@
-"""Where a query begins in which other stages run than at a checkpoint.
+"""Plans where a query continues if it runs other stages than at the checkpoint.
 
-A stage that is chained has no state, so all that moves are positions: in the stage's own sources, with the logs of these
-sources, and in channels. Spark knows a source only by its place in the plan, so its log gets the number that the new
-plan gives it. (Under its old number Spark would read files again that it has read, without a word.)
+A chained stage has no state, so only positions move: in the stage's own sources, with the logs of these sources, and in
+channels. Spark knows a source only by its place in the plan, so its log gets the number that the new plan gives it.
+(Under the old number Spark would silently read the same files again.)
 
-A query that stays keeps its state and its folder, in which the positions are replaced. The state's version is the number
-of the query's batch, so the state of two queries cannot come together. A query that is new has no state: it begins as a
-stage does that is reset, at these positions, with an id of its own. (Of two queries with one id, Spark stops one.)
+An existing query keeps its state and its folder, in which the positions are replaced. The version of its state is the
+number of its batch, so the state of two queries cannot be merged. A new query has no state: it begins like a stage that
+is reset, at these positions, with an id of its own. (Spark stops one of two queries with the same id.)
 
-What is planned here is pure reading; `write_move` puts the files beside the checkpoint's own, so that they are removed
-with it.
+Planning only reads. `write_move` puts the files beside the checkpoint's own, so that they are removed with it.
 """
 
 from __future__ import annotations
@@ -178,7 +177,7 @@ def _plan_reading(
             if position is None and leaf.format == KAFKA:
                 raise _cannot(
                     query,
-                    f"it has read nothing of {leaf} yet, and Spark would look anew for where to begin. Try again after "
+                    f"it has read nothing of {leaf} yet, and Spark would decide again where to begin. Try again after "
                     "its first records",
                 )
     return reading

@@ -20,7 +20,7 @@ from cutwater.protocol.base.paths import (
     state_copy_of,
 )
 from cutwater.protocol.base.records import Prepared, StageReport, seal
-from cutwater.spark.checkpoint.first_positions import keep_first_positions
+from cutwater.spark.checkpoint.first_positions import first_positions, keep_first_positions
 from cutwater.spark.checkpoint.folder import OPERATOR, Cache, Move, SparkFolder, is_lasting
 from cutwater.spark.checkpoint.incarnations import Base, Complete, base_at, mark_at, read_record
 from cutwater.spark.checkpoint.leaves import Leaf, refuse_changed
@@ -304,12 +304,23 @@ def claim_sources(
         store.create(prefix + SOURCES, msgspec.json.encode(leaves))
 
 
-def claimed_positions(
-    store: Store, stage: str, generation: int, incarnation: int
-) -> tuple[Sequence[Leaf] | None, Sequence[str | None] | None]:
-    """The recorded sources of a folder, and the positions up to which its committed batches have read them."""
-    folder = SparkFolder(store, spark_prefix(stage, generation, incarnation), Cache())
-    return folder.recorded_leaves(), folder.done_positions()
+class Claimed(msgspec.Struct, frozen=True):
+    """The recorded sources of a folder, and the positions in them from which its query reads on, by leaf. `has_read`:
+    its committed batches have read up to there; else they are where Kafka sources began, as far as that is known."""
+
+    leaves: Sequence[Leaf] | None
+    positions: Sequence[str | None]
+    has_read: bool
+
+
+def claimed_positions(store: Store, stage: str, generation: int, incarnation: int) -> Claimed:
+    """The positions in the sources that an incarnation has claimed."""
+    prefix = spark_prefix(stage, generation, incarnation)
+    folder = SparkFolder(store, prefix, Cache())
+    leaves, done = folder.recorded_leaves(), folder.done_positions()
+    if done is not None:
+        return Claimed(leaves, done, has_read=True)
+    return Claimed(leaves, first_positions(store, prefix, leaves or ()), has_read=False)
 
 
 def refuse_other_sources(store: Store, report: StageReport, leaves: Sequence[Leaf], reset: bool) -> None:
