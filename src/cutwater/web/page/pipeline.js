@@ -18,7 +18,7 @@ export const statusOf = (document) => {
 };
 
 export function pipelineView({ document, versions, open, refresh }) {
-  if (!document.graph.length) return callout("plain", "No pipeline has run on this store yet.", `Start one: cutwater run FILE --store ${document.store}`);
+  if (!document.graph.length) return callout("plain", "No pipeline has run on this store yet.", `Start one: cutwater run FILE --store ${document.store}`, "One that was just started appears here as soon as Spark has started.");
   const status = statusOf(document);
   const epoch = document.journal.open.length ? Math.max(...document.journal.open) : null;
   const failed = document.graph.filter((stage) => status.get(stage.name)?.error);
