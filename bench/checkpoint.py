@@ -1,7 +1,8 @@
 """The duration of a checkpoint, from the request to the commit, on a chain of four stages.
 
 Under load: an aligned checkpoint relative to three micro-batches (it passes three channels), and an unaligned one
-relative to one. On an idle pipeline: in seconds. One process; the kinds alternate.
+relative to one. On an idle pipeline: in seconds. Aligned and idle ones also while somebody watches the pipeline on its
+page and Prometheus reads its metrics (`watched`). One process; the kinds alternate.
 
     python -m bench.checkpoint [--rounds 10]
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import cutwater as cw
+from bench.watched import watched
 from cutwater.spark.session import make_session
 
 HOPS = 4
@@ -72,6 +74,16 @@ def await_rows(pipeline: cw.Pipeline) -> None:
     raise SystemExit("no rows reached the last stage")
 
 
+def compared(some: list[float], others: list[float]) -> float:
+    """The median of the ratios of pairs that were measured one after the other."""
+    return round(statistics.median(a / b for a, b in zip(some, others, strict=True)), 3)
+
+
+def spread(times: list[float]) -> float:
+    """How far the rounds are apart: what is less than that is noise."""
+    return round((max(times) - min(times)) / statistics.median(times), 3)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=10)
@@ -79,8 +91,11 @@ def main() -> None:
     spark = make_session("bench")
     spark.conf.set("spark.sql.streaming.metricsEnabled", "false")
     aligned: list[float] = []
+    aligned_watched: list[float] = []
     unaligned: list[float] = []
     batches: list[float] = []
+    idle: list[float] = []
+    idle_watched: list[float] = []
     with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as name:
         work = Path(name)
 
@@ -94,8 +109,10 @@ def main() -> None:
             aligned.append(timed(pipeline, unaligned=False))
             unaligned.append(timed(pipeline, unaligned=True))
             batches.append(micro_batch_s(pipeline))
-            print(f"round {number + 1}: aligned {aligned[-1]:.2f} s, unaligned {unaligned[-1]:.2f} s, "
-                  f"micro-batch {batches[-1]:.2f} s", flush=True)  # fmt: skip
+            with watched(pipeline, str(work / "busy")):
+                aligned_watched.append(timed(pipeline, unaligned=False))
+            print(f"round {number + 1}: aligned {aligned[-1]:.2f} s, watched {aligned_watched[-1]:.2f} s, unaligned "
+                  f"{unaligned[-1]:.2f} s, micro-batch {batches[-1]:.2f} s", flush=True)  # fmt: skip
         pipeline.stop()
         batch = statistics.median(batches)
 
@@ -107,7 +124,10 @@ def main() -> None:
         quiet = chain(nothing, work / "quiet-out")
         quiet.start(str(work / "quiet"), every="1h", spark=spark)
         timed(quiet, unaligned=False)
-        idle = [timed(quiet, unaligned=False) for _ in range(rounds)]
+        for _ in range(rounds):
+            idle.append(timed(quiet, unaligned=False))
+            with watched(quiet, str(work / "quiet")):
+                idle_watched.append(timed(quiet, unaligned=False))
         quiet.stop()
     spark.stop()
     ratio = statistics.median(aligned) / ((HOPS - 1) * batch)
@@ -124,6 +144,12 @@ def main() -> None:
                 "unaligned_target": 1.0,
                 "idle_s": round(statistics.median(idle), 3),
                 "idle_target_s": 0.5,
+                "aligned_watched_s": round(statistics.median(aligned_watched), 3),
+                "ratio_watched": compared(aligned_watched, aligned),
+                "idle_watched_s": round(statistics.median(idle_watched), 3),
+                "idle_ratio_watched": compared(idle_watched, idle),
+                "spread": spread(aligned),
+                "idle_spread": spread(idle),
             }
         )
     )

@@ -37,7 +37,7 @@ def test_a_follower_of_a_store_that_was_replaced_ends_and_keeps_no_position_in_t
 
     def replace() -> None:
         folder.rename(tmp_path / "old")
-        shutil.copytree(other, folder)
+        shutil.copytree(other, folder, dirs_exist_ok=True)
 
     with cw.follow(str(folder), name="cache") as named, cw.follow(str(folder)) as plain:
         assert [next(plain).epoch for _ in range(2)] == [1, 2]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from cutwater.cli.follow import ending_on_sigterm, run_once
 from cutwater.cli.main import app
 from cutwater.protocol.follower.followed import Followed
 from tests.support.spark_helpers import await_that
@@ -101,6 +103,27 @@ def test_a_command_ends_with_its_follower(sent: signal.Signals, tmp_path: Path) 
     assert follower.wait(30) != 0
     for pid in pids.read_text().split():
         await_that(f"{pid} has ended", partial(has_ended, int(pid)), 10)
+
+
+def test_a_command_ends_with_a_follower_that_is_ended_while_it_starts_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[int] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self.pid)
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("cutwater.cli.follow.subprocess.Popen", Interrupted)
+    with pytest.raises(SystemExit), ending_on_sigterm():
+        run_once("sleep 300", b"{}")
+    try:
+        await_that("the command has ended", partial(has_ended, *started), 10)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(started[0], signal.SIGKILL)
 
 
 def has_ended(pid: int) -> bool:

@@ -121,8 +121,7 @@ def test_every_view_is_shown_fits_and_makes_no_error(
         )
         assert unnamed == []
         assert browser.run("return document.querySelectorAll('h1').length") == 1
-    # What is not found is told by REST with 404, which the console notes.
-    assert [line for line in browser.errors() if "404 (Not Found)" not in line] == []
+    assert browser.errors() == []
 
 
 def test_all_thirty_stages_are_drawn_without_overlap(browser: Browser, server: WebServer) -> None:
@@ -146,6 +145,38 @@ def test_all_thirty_stages_are_drawn_without_overlap(browser: Browser, server: W
         )
         >= 0.7
     )
+
+
+def test_what_a_card_says_stays_within_it(browser: Browser, server: WebServer, members: Beating) -> None:
+    state = read_journal(members.store).state
+    begun = read_journal(members.store).index + 1
+    entry(members.store, r.Begun(1, 2, state.next_epoch, begun, 0, state.topology_hash))
+    members.cut = state.next_epoch
+    for size in (DESKTOP, PHONE):
+        browser.resize(size)
+        browser.open(f"{server.url}/#/pipeline")
+        browser.wait(lambda: browser.all(".card .cut"), "a stage that is cut")
+        outside = browser.run(
+            "const edge = (one) => one.getBoundingClientRect().right; "
+            "return [...document.querySelectorAll('.card')].flatMap((card) => "
+            "[...card.querySelectorAll('*')].filter((one) => edge(one) > edge(card)).map((one) => one.outerHTML))"
+        )
+        assert outside == []
+
+
+def test_a_restore_is_a_branch_even_before_its_first_epoch(browser: Browser, server: WebServer) -> None:
+    browser.resize(PHONE)
+    browser.open(f"{server.url}/#/timeline")
+    browser.wait(lambda: browser.all(".timeline .fork"), "the branch")
+    browser.wait(
+        lambda: browser.run("return document.querySelector('.timeline').scrollLeft > 0"), "the newest"
+    )
+    named = browser.run(
+        "const room = document.querySelector('.timeline').getBoundingClientRect(); "
+        "return [...document.querySelectorAll('.timeline text')].filter((one) => one.textContent === 'generation 2')"
+        ".map((one) => one.getBoundingClientRect()).map((box) => box.left >= room.left && box.right <= room.right)"
+    )
+    assert named == [True]
 
 
 def test_a_stage_is_explained_with_the_keyboard_alone(browser: Browser, server: WebServer) -> None:
@@ -314,6 +345,11 @@ def test_a_page_uses_the_same_memory_after_many_changes(browser: Browser, server
     browser.driver.execute_cdp_cmd("HeapProfiler.enable", {})
 
     def heap() -> tuple[int, int]:
+        """The least of several looks: while the page draws, it has everything twice."""
+        looks = [look() for _ in range(5)]
+        return min(size for size, _ in looks), min(nodes for _, nodes in looks)
+
+    def look() -> tuple[int, int]:
         browser.driver.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
         found: Any = browser.driver.execute_cdp_cmd("Runtime.getHeapUsage", {})
         nodes: Any = browser.driver.execute_cdp_cmd("Memory.getDOMCounters", {})

@@ -98,13 +98,34 @@ def _run(execute: str, epoch: Followed) -> None:
 def run_once(execute: str, document: bytes) -> int:
     """Run the command and return its exit code. If this process is asked to end meanwhile, the command is, too, with all
     that it has started: the next follower would run it a second time beside it."""
-    process = subprocess.Popen(execute, shell=True, stdin=subprocess.PIPE, start_new_session=True)
+    process = None
     try:
+        with _holding_signals():
+            process = subprocess.Popen(execute, shell=True, stdin=subprocess.PIPE, start_new_session=True)
         process.communicate(document)
     except BaseException:
-        _end_group(process)
+        if process is not None:
+            _end_group(process)
         raise
     return process.returncode
+
+
+@contextmanager
+def _holding_signals() -> Iterator[None]:
+    """A signal that ends this process does so when the block is over: a command that has begun, and is not known yet,
+    would not be ended."""
+    arrived: list[int] = []
+    before = {
+        one: signal.signal(one, lambda number, _: arrived.append(number)) or signal.SIG_DFL
+        for one in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    for number in arrived:
+        signal.raise_signal(number)
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

@@ -152,8 +152,10 @@ async function load() {
     if (page === "pipeline") found.versions = await get("tables", { limit: 1 });
     else if (page === "checkpoints" && ref) {
       const or404 = (promise) => promise.catch((error) => { if (error.status === 404) return null; throw error; });
-      const [kept, explained] = await Promise.all([or404(get(`checkpoints/${encodeURIComponent(ref)}`)), or404(get(`checkpoints/${encodeURIComponent(ref)}/explain`))]);
-      if (!kept && !explained) throw new Failed(404, `Nothing is known about epoch ${ref}: it has not begun yet, or what was recorded about it is gone.`);
+      const explained = await or404(get(`checkpoints/${encodeURIComponent(ref)}/explain`));
+      if (!explained) throw new Failed(404, `Nothing is known about epoch ${ref}: it has not begun yet, or what was recorded about it is gone.`);
+      // What is not kept is not asked for: the console would note the answer as an error.
+      const kept = now.document.journal.kept.includes(explained.epoch) ? await or404(get(`checkpoints/${explained.epoch}`)) : null;
       found.checkpoint = { ref, kept, explained };
     } else if (page === "checkpoints") found.checkpoints = await get("checkpoints", { only: now.only, before: newest("checkpoints") });
     else if (page === "timeline") found.timeline = await get("timeline");

@@ -4,6 +4,7 @@ import { h, s } from "./dom.js";
 import { duration, moment, plural, size, whole } from "./format.js";
 import { badge, epochLink, facts, table } from "./shared.js";
 
+const WIDEST_BAR = 36;
 const FILTERS = [["", "All epochs"], ["kept", "Kept"], ["savepoints", "Savepoints"], ["aborted", "Aborted"]];
 
 export function checkpointsView({ found, only, choose, older, newer, isOlder }) {
@@ -61,7 +62,8 @@ export function published(row) {
 function chart(durations, took) {
   const width = Math.max(280, Math.min(1200, window.innerWidth - 70)), height = 110, left = 46, bottom = 16;
   const highest = Math.max(...durations.map((one) => one.took_s ?? 0), 0.001);
-  const step = (width - left) / durations.length;
+  const step = Math.min(WIDEST_BAR, (width - left) / durations.length);
+  const end = left + step * durations.length;
   const y = (value) => height - bottom - (value / highest) * (height - bottom - 8);
   const line = (value, text) => [s("line", { x1: left, x2: width, y1: y(value), y2: y(value), class: "grid" }), s("text", { x: left - 6, y: y(value) + 4, class: "label end" }, text)];
   const clash = took && Math.abs(y(took.median) - y(highest)) < 14;
@@ -76,6 +78,6 @@ function chart(durations, took) {
   return h("figure", { class: "chart" },
     s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Durations of the epochs ${first} to ${last}; the table below has them as figures` },
       line(highest, duration(highest)), took && !clash ? line(took.median, duration(took.median)) : "", bars,
-      s("text", { x: left, y: height - 3, class: "label" }, `epoch ${first}`), s("text", { x: width, y: height - 3, class: "label end" }, `epoch ${last}`)),
+      s("text", { x: left, y: height - 3, class: "label" }, `epoch ${first}`), durations.length > 1 && end - left > 110 ? s("text", { x: end, y: height - 3, class: "label end" }, `epoch ${last}`) : ""),
     h("figcaption", { class: "quiet" }, "How long each epoch took, from its begin to its commit", durations.some((one) => one.result === "aborted") ? "; ✕ was aborted." : "."));
 }

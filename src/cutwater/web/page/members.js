@@ -36,8 +36,8 @@ function card(member, document) {
       ["journal", member.catching_up ? `catching up: ${whole(member.catching_up[0])} of ${whole(member.catching_up[1])} entries` : "up to date"],
       ["version", [member.version || "unknown", member.spark ? `, Spark ${member.spark}` : ""]],
       ["Spark UI", link(member.spark_ui)],
-      ["stages", member.stages.map((stage) => stage.name).join(", ") || "none"],
-    ]));
+    ]),
+    h("p", {}, h("span", { class: "quiet" }, "stages: "), member.stages.map((stage) => stage.name).join(", ") || "none"));
 }
 
 /** Only addresses of web pages become links. */

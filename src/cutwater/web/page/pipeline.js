@@ -5,8 +5,9 @@ import { count, duration, moment, plural, shortMoment, whole } from "./format.js
 import { layout } from "./graph.js";
 import { badge, behind, callout, facts, shapeOf, stateText, table, toneOf, wayOut } from "./shared.js";
 
-const STAGE = { width: 204, height: 92 }, SMALL = { width: 164, height: 48 };
+const STAGE = { width: 216, height: 92 }, SMALL = { width: 164, height: 48 };
 const LEAST_SCALE = 0.75;
+const BESIDE = 17; // a backlog is below the barrier that travels on its edge
 let zoom = "fit";
 let known = { text: "", made: null };
 
@@ -17,7 +18,7 @@ export const statusOf = (document) => {
 };
 
 export function pipelineView({ document, versions, open, refresh }) {
-  if (!document.graph.length) return callout("plain", "No pipeline has run on this store yet.", `Start one: cutwater run FILE --store ${document.store}`);
+  if (!document.graph.length) return callout("plain", "No pipeline has run on this store yet.", `Start one: cutwater run FILE --store ${document.store}`, "One that was just started appears here as soon as Spark has started.");
   const status = statusOf(document);
   const epoch = document.journal.open.length ? Math.max(...document.journal.open) : null;
   const failed = document.graph.filter((stage) => status.get(stage.name)?.error);
@@ -60,7 +61,7 @@ function barrierNote(document, status, epoch) {
   if (epoch === null) return "No checkpoint is in progress.";
   const queries = document.graph.filter((stage) => !stage.runs_in);
   const cut = queries.filter((stage) => isCut(stage, status, epoch)).length;
-  return `Epoch ${epoch} is in progress: ${cut} of ${queries.length} stages are cut.`;
+  return `Epoch ${epoch} is in progress: ${cut} of ${queries.length} stages are cut (⚑).`;
 }
 
 /** Whether a stage is cut for an epoch; a chained one is cut with the query that it runs in. */
@@ -123,7 +124,7 @@ function drawing(document, status, versions, epoch, open) {
     const [[x0, y0], [x1, y1]] = path.points.slice(-2);
     if (travels) lines.push(s("g", { class: "flag", transform: `translate(${along(x0, (x0 + x1) / 2, x1)} ${along(y0, null, y1)})`, "data-key": `flag ${path.from}>${path.to}` }, s("circle", { r: 7 }), s("path", { d: "M-2 -3.500v7M2 -3.500v7" })));
     if (path.channel && path.channel.batches) {
-      labels.push(h("span", { class: "backlog", "data-key": `label ${path.from}>${path.to}`, title: backlogText(path.channel), style: { left: `${(x0 + x1) / 2}px`, top: `${(y0 + y1) / 2}px` } }, count(path.channel.rows)));
+      labels.push(h("span", { class: "backlog", "data-key": `label ${path.from}>${path.to}`, title: backlogText(path.channel), style: { left: `${(x0 + x1) / 2}px`, top: `${(y0 + y1) / 2 + (travels ? BESIDE : 0)}px` } }, count(path.channel.rows)));
     }
   }
   const cards = found.nodes.map((node) => {
@@ -155,13 +156,13 @@ function stageCard(stage, status, cutFor, open, style, document) {
   const state = status ? (status.waits_for ? "waiting" : status.state) : "unknown";
   const query = stage.runs_in ? statusOf(document).get(stage.runs_in) : status;
   const tone = query?.error ? "bad" : toneOf(query ? (query.waits_for ? "waiting" : query.state) : state);
-  const figures = status ? [status.rows_per_s ? `${count(Math.round(status.rows_per_s))} rows/s` : null, status.batch_s ? duration(status.batch_s) : null].filter(Boolean).join(" · ") : "";
+  const batch = status ? [status.batch >= 0 ? `batch ${status.batch}` : null, status.batch_s ? duration(status.batch_s) : null].filter(Boolean).join(" · ") : "";
   const late = behind(status);
   return h("button", { type: "button", class: `card stage ${tone}${cutFor !== null ? " is-cut" : ""}${status && !status.alive ? " past" : ""}`, "data-key": `stage ${stage.name}`, style, onclick: () => open(stage.name) },
-    h("span", { class: "line" }, h("span", { class: "shape", "aria-hidden": "true" }, shapeOf(status?.error ? status.state : state)), h("strong", { title: stage.name }, stage.name), several ? h("span", { class: "member" }, stage.member) : ""),
-    h("span", { class: "line quiet" }, h("span", {}, stateText(status)), status && status.batch >= 0 ? h("span", { class: "end" }, `batch ${status.batch}`) : ""),
-    h("span", { class: "line" }, h("span", {}, figures || " "), late !== "–" ? h("span", { class: "end late", title: `${late} behind` }, `−${late}`, h("span", { class: "hidden-text" }, " behind")) : ""),
-    h("span", { class: "line quiet" }, status?.watermark ? `watermark ${shortMoment(status.watermark)}` : " ", cutFor !== null ? h("span", { class: "end cut" }, h("span", { "aria-hidden": "true" }, "⚑ "), `cut for ${cutFor}`) : ""));
+    h("span", { class: "line" }, h("span", { class: "shape", "aria-hidden": "true" }, shapeOf(status?.error ? status.state : state)), h("strong", { title: stage.name }, stage.name), cutFor !== null ? h("span", { class: "end cut", title: `cut for epoch ${cutFor}` }, h("span", { "aria-hidden": "true" }, "⚑"), h("span", { class: "hidden-text" }, ` cut for epoch ${cutFor}`)) : "", several ? h("span", { class: "member" }, stage.member) : ""),
+    h("span", { class: "line quiet" }, h("span", { title: stateText(status) }, stateText(status)), batch ? h("span", { class: "end" }, batch) : ""),
+    h("span", { class: "line" }, h("span", {}, status?.rows_per_s ? `${count(Math.round(status.rows_per_s))} rows/s` : " "), late !== "–" ? h("span", { class: "end late", title: `${late} behind` }, `−${late}`, h("span", { class: "hidden-text" }, " behind")) : ""),
+    h("span", { class: "line quiet" }, h("span", {}, status?.watermark ? `watermark ${shortMoment(status.watermark)}` : " ")));
 }
 
 /** The part of a source's description that tells it from others: the end of a path, or the topics. */

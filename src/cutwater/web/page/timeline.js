@@ -4,7 +4,7 @@ import { h, s } from "./dom.js";
 import { moment, plural } from "./format.js";
 import { epochLink, table } from "./shared.js";
 
-const STEP = 34, LANE = 58, LEFT = 118, TOP = 34;
+const STEP = 34, LANE = 58, LEFT = 58, NAME = 110, TOP = 34;
 
 export function timelineView({ found }) {
   if (!found.epochs.length) return h("p", { class: "quiet" }, "No checkpoint has been taken yet.");
@@ -12,16 +12,17 @@ export function timelineView({ found }) {
   for (const one of found.epochs) if (!lanes.has(one.generation)) lanes.set(one.generation, lanes.size);
   const x = new Map(found.epochs.map((one, place) => [one.epoch, LEFT + place * STEP]));
   const y = (generation) => TOP + (lanes.get(generation) ?? 0) * LANE;
-  const width = LEFT + found.epochs.length * STEP + 30, height = TOP + lanes.size * LANE;
+  const width = LEFT + found.epochs.length * STEP + NAME, height = TOP + lanes.size * LANE;
   const drawn = [];
   for (const [generation] of lanes) {
     const own = found.epochs.filter((one) => one.generation === generation);
     const of = found.generations.find((one) => one.generation === generation);
     const fork = of?.epoch !== null && of?.epoch !== undefined ? found.epochs.find((one) => one.epoch === of.epoch) : null;
-    drawn.push(s("text", { x: 8, y: y(generation) + 4, class: "label" }, `generation ${generation}`));
     if (own.length > 1) drawn.push(s("line", { x1: x.get(own[0].epoch), x2: x.get(own.at(-1).epoch), y1: y(generation), y2: y(generation), class: "lane" }));
-    if (fork && own.length) {
-      const [x0, y0, x1, y1] = [x.get(fork.epoch), y(fork.generation), x.get(own[0].epoch), y(generation)];
+    const begin = own.length ? x.get(own[0].epoch) : fork ? x.get(fork.epoch) + STEP : LEFT; // without an epoch yet, a stub
+    drawn.push(s("text", { x: (own.length ? x.get(own.at(-1).epoch) : begin) + 16, y: y(generation) + 4, class: "label" }, `generation ${generation}`));
+    if (fork) {
+      const [x0, y0, x1, y1] = [x.get(fork.epoch), y(fork.generation), begin, y(generation)];
       drawn.push(s("path", { class: "lane fork", d: `M${x0} ${y0}C${x0} ${y1} ${x0} ${y1} ${Math.min(x1, x0 + STEP)} ${y1}L${x1} ${y1}` }));
     }
   }
