@@ -1,7 +1,7 @@
 """Rules for the rows of a stage: what they are, and how a batch's rows are judged by them.
 
-A row is good if every condition is true for it. A condition that is null is violated, as in the expectations of Spark's
-declarative pipelines, and unlike a CHECK constraint of SQL.
+A row is good if every condition is true for it. A condition that is null is violated, as a filter would leave the row
+out; a CHECK constraint of SQL lets it pass.
 """
 
 from __future__ import annotations
