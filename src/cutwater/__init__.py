@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cutwater.sinks.delta.sink import delta
     from cutwater.sinks.foreach_epoch import foreach_epoch
     from cutwater.sinks.parquet import parquet, parquet_files
+    from cutwater.sinks.quarantine import quarantine
     from cutwater.store.stage_status import StageStatus
     from cutwater.store.status import Status
 
@@ -52,6 +53,7 @@ __all__ = [
     "foreach_epoch",
     "parquet",
     "parquet_files",
+    "quarantine",
     "read",
     "snapshot",
     "tables",
@@ -72,6 +74,7 @@ _MODULES = {
     "foreach_epoch": "cutwater.sinks.foreach_epoch",
     "parquet": "cutwater.sinks.parquet",
     "parquet_files": "cutwater.sinks.parquet",
+    "quarantine": "cutwater.sinks.quarantine",
     "read": "cutwater.api.snapshot",
     "snapshot": "cutwater.api.snapshot",
     "tables": "cutwater.api.tables",

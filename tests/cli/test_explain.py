@@ -14,7 +14,7 @@ from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.paths import notes_name
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
 from cutwater.protocol.member.journal import Fate
-from cutwater.runtime.timings import EpochTimes, StageTime
+from cutwater.runtime.timings import EpochTimes, RuleRows, StageTime, read_times
 from cutwater.store.opening import open_store
 from tests.support.builders import manifest, pipeline, stage
 from tests.support.command_helpers import call, document
@@ -85,6 +85,18 @@ def test_explain_draws_a_timeline(folder: Path) -> None:
     assert [(s["from_s"], s["to_s"]) for s in steps] == [
         (0.0, 1.0), (1.0, 2.0), (2.0, 12.0), (12.0, 12.1), (12.1, 12.2), (12.2, 12.3), (12.3, 12.5),
     ]  # fmt: skip
+
+
+def test_explain_counts_the_rows_that_violated_rules(folder: Path) -> None:
+    store = open_store(str(folder))
+    times = read_times(store, 2)
+    assert times is not None
+    times.violations = {"a": {"positive": RuleRows(3, 40), "known": RuleRows(0, 2)}}
+    store.put(notes_name(2), msgspec.json.encode(times))
+    lines = call("explain", "2", "--store", folder).stdout.splitlines()
+    assert [line for line in lines if "bad rows" in line] == ["bad rows: 3 rows of a violated 'positive'"]
+    assert document("explain", "2", "--store", folder)["violations"]["a"]["known"] == {"rows": 0, "total": 2}
+    assert "bad rows" not in call("explain", "1", "--store", folder).stdout
 
 
 def test_explain_says_that_timings_are_missing(folder: Path) -> None:

@@ -34,6 +34,11 @@ def test_a_stage_says_whether_it_is_chained_and_why_not() -> None:
     ]
 
 
+def test_a_stage_shows_its_rules() -> None:
+    shown = stage("a", rules={"positive": "amount > 0", "known": "x"}, on_violation="drop")
+    assert lines(shown) == ["● a  rules positive, known; bad rows: drop"]
+
+
 def test_fan_in_and_fan_out_differ_from_rails_that_pass() -> None:
     graph = [stage("a"), stage("b"), stage("x", "a"), stage("both", "a", "b"), stage("last", "both", "x")]
     assert lines(*graph) == [

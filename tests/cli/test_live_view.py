@@ -17,7 +17,7 @@ from cutwater.cli.live_view import NEWS, LiveView, view
 from cutwater.cli.stderr_capture import capture_stderr
 from cutwater.store.contract import Store
 from cutwater.store.figures import count
-from cutwater.store.stage_status import SourceLag, StageStatus
+from cutwater.store.stage_status import RuleStatus, SourceLag, StageStatus
 from cutwater.store.status import Status
 from tests.support.spark_helpers import await_that
 from tests.support.written import Written, put_status
@@ -248,6 +248,16 @@ def test_a_stage_shows_how_far_it_is_behind_its_own_sources() -> None:
     assert not any(
         "is behind" in line for line in shown(replace(STATUS, stages=(replace(STAGE, sources=(idle,)),)))
     )
+
+
+def test_rules_that_were_violated_are_shown_below_the_stages() -> None:
+    rules = RuleStatus("positive", 1, 12_000), RuleStatus("known", 0, 3), RuleStatus("fine", 0, 0)
+    for what, where in (("drop", "dropped"), ("bad", "in quarantine bad")):
+        lines = shown(replace(STATUS, stages=(replace(STAGE, rules=rules, on_violation=what),)), 120)
+        said = "'positive' by 1 row (12k in all), 'known' by 0 rows (3 in all)"
+        assert f"a: rules violated in the newest epoch: {said}; {where}" in lines
+    fine = replace(STATUS, stages=(replace(STAGE, rules=rules[2:], on_violation="drop"),))
+    assert not any("rules" in line for line in shown(fine))
 
 
 def test_ignored_messages_are_shown() -> None:

@@ -142,6 +142,27 @@ def slow(base: Path) -> cw.Pipeline:
     return pipeline
 
 
+def judged(base: Path) -> cw.Pipeline:
+    """A root with rules and a quarantine, a table, and a stage with rules that reads it."""
+    pipeline = cw.Pipeline("faults")
+
+    @pipeline.stage(
+        sinks=[cw.delta(f"{out(base)}/orders")],
+        expect={"big": "amount >= 50", "odd": "id % 2 = 1"},
+        on_violation=cw.quarantine(f"{out(base)}/bad"),
+    )
+    def orders(spark: Any) -> Any:
+        return _source(spark, base, "orders", ORDERS)
+
+    @pipeline.stage(
+        sinks=[cw.delta(f"{out(base)}/small")], expect={"small": "amount < 70"}, on_violation="drop"
+    )
+    def small(orders: Any) -> Any:
+        return orders.select("id", "amount")
+
+    return pipeline
+
+
 def kafka(base: Path) -> cw.Pipeline:
     """A root that reads Kafka, with the options in `kafka.json`, and a reader with state. Its positions go to a consumer
     group. The option `stage` renames the root, which has no table then."""
@@ -177,6 +198,7 @@ PIPELINES: dict[str, Callable[[Path], cw.Pipeline]] = {
     "shop": shop,
     "chance": chance,
     "slow": slow,
+    "judged": judged,
     "kafka": kafka,
     "random": random_pipeline,
 }

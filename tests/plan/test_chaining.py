@@ -62,11 +62,17 @@ def test_a_chain_may_have_many_stages_and_may_fan_in() -> None:
         ("a", {"has_own_trigger": True}, "it has a trigger of its own"),
         ("a", {"has_max_rows": True}, "it has max_rows"),
         ("a", {"has_commit_group": True}, "it has commit_group"),
+        (
+            "a",
+            {"has_rules": True},
+            "it has rules for its rows, which are judged as they are written",
+        ),
         ("b", {"has_max_rows": True}, "its reader 'b' has max_rows"),
         ("b", {"reads": {"a": 2}}, "'b' uses it 2 times"),
         ("b", {"is_native": True}, None),
         ("b", {"stateful": "Aggregate", "has_watermark": True, "has_own_trigger": True}, None),
         ("b", {"wish": Wish.NEVER, "has_commit_group": True}, None),
+        ("b", {"wish": Wish.NEVER, "has_rules": True}, None),
     ],
 )
 def test_what_a_plan_decides(stage: str, fact: dict[str, object], why: str | None) -> None:

@@ -12,9 +12,9 @@ import pytest
 from cutwater.plan.chaining import make_topology
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.protocol.leader.leader import LeaderPhase
-from cutwater.runtime.member_status import Report, status_of
+from cutwater.runtime.member_status import Report, StageRules, status_of
 from cutwater.spark.query_meter import QueryFacts
-from cutwater.store.stage_status import SourceLag, StageStatus
+from cutwater.store.stage_status import RuleStatus, SourceLag, StageStatus
 from cutwater.store.stage_texts import state_of
 from cutwater.store.status import Status
 from tests.support.builders import batch, pipeline, stage
@@ -73,12 +73,21 @@ class Running:
         )
         self.sinks: tuple[str, ...] = ()
         self.failure: BaseException | None = None
+        self.rules: dict[str, StageRules] = {}
 
     def status(self, state: str | None = None) -> Status:
         report = msgspec.structs.replace(REPORT, state=state)
         queries = {"s": self.query}
         return status_of(
-            report, "shop", self.member, self.leader, self.facts, self.failure, self.sinks, queries
+            report,
+            "shop",
+            self.member,
+            self.leader,
+            self.facts,
+            self.failure,
+            self.sinks,
+            queries,
+            self.rules,
         )
 
     def of_stage(self) -> StageStatus:
@@ -114,6 +123,14 @@ def test_chained_stages_are_shown_with_the_rows_that_they_give(running: Running)
     assert (state_of(raw), own.name, own.rows_per_s) == ("in s", "s", 9.0)
     running.stage.idle = True
     assert [found.rows_per_s for found in running.status().stages] == [0.0, 0.0]
+
+
+def test_a_stage_shows_its_rules_and_what_happens_to_bad_rows(running: Running) -> None:
+    running.rules = {"s": StageRules((RuleStatus("positive", 1, 7),), "bad")}
+    found = running.of_stage()
+    assert (found.rules, found.on_violation) == ((RuleStatus("positive", 1, 7),), "bad")
+    running.rules = {}
+    assert (running.of_stage().rules, running.of_stage().on_violation) == ((), "")
 
 
 def test_a_status_says_how_far_its_member_has_caught_up(running: Running) -> None:

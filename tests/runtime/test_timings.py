@@ -11,7 +11,7 @@ import pytest
 from cutwater.protocol.base import events as ev
 from cutwater.protocol.base.paths import notes_name
 from cutwater.runtime.dispatcher import Dispatcher, Observer
-from cutwater.runtime.timings import KEPT, SURPLUS, EpochTimes, StageTime, Timings, read_times
+from cutwater.runtime.timings import KEPT, SURPLUS, EpochTimes, RuleRows, StageTime, Timings, read_times
 from cutwater.store.local import LocalStore
 from tests.support.spark_helpers import await_that
 
@@ -62,6 +62,14 @@ def test_a_committed_epoch_has_the_time_of_every_step(store: LocalStore) -> None
         captured_s=0.3, manifest_s=0.4, committed_s=0.5, published_s={"out": 0.75},
     )  # fmt: skip
     assert read_times(store, 6) is None, "nobody knows when it was begun"
+
+
+def test_a_committed_epoch_has_the_rows_that_violate_rules(store: LocalStore) -> None:
+    counted = {"s": {"positive": RuleRows(2, 5)}}
+    commit(Timings(store, "a", violations=lambda epoch: counted if epoch == 7 else {}), 7)
+    found = read_times(store, 7)
+    assert found is not None
+    assert found.violations == counted
 
 
 def test_an_aborted_epoch_says_why(store: LocalStore) -> None:

@@ -83,10 +83,10 @@ def test_the_footers_of_channel_files_are_read_once_although_a_sink_has_links_an
     for transaction in (1, 2):
         table = pa.table({"id": [transaction, 7], "city": ["a", "b"]})
         rows: Any = Rows(table.replace_schema_metadata({SCHEMA_KEY: ROWS}))
-        files, staged, count, size = writer._write(rows, Attempt(1, transaction, "x"))
-        (file,), (linked,) = files, staged["out"]
+        output = writer._write(rows, Attempt(1, transaction, "x"))
+        (file,), (linked,) = output.files, output.staged["out"]
         assert (tmp_path / "out" / linked.name).samefile(tmp_path / "store" / file)
-        assert (count, size) == (2, store.size(file))
+        assert (output.rows, output.size) == (2, store.size(file))
         sink.publish(sink.head().version, transaction, (linked.name,), epoch=transaction)
         folders.append(file.split("/")[-2])
         urls.append(store.spark_url(file))

@@ -21,9 +21,10 @@ from cutwater.spark import errors
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.host import StageHost
 from cutwater.spark.kafka import KafkaLoss
-from cutwater.spark.micro_batch import StopAsked
+from cutwater.spark.micro_batch import BatchWriter, StopAsked
 from cutwater.spark.plan import Plan
 from cutwater.spark.query_meter import QueryFacts
+from cutwater.spark.split import RulesViolated
 from tests.support.hosted_pipeline import HostedPipeline, has_rows, last_batch, newest
 from tests.support.modelled_query import SPARK, Frame, Rows
 from tests.support.spark_helpers import await_that
@@ -105,6 +106,20 @@ def test_a_query_that_fails_because_kafka_has_lost_records_says_which(
     monkeypatch.setattr(made.hosts["source"], "kafka", kafka)
     newest(shop.source).fails_with = RuntimeError("some data are not available in Kafka any more")
     await_that("it says which", lambda: any("the topic 't' is gone" in line for line in shop.log_lines), 30)
+
+
+def test_bad_rows_in_a_stage_that_must_not_have_any_end_the_run_without_another_try(
+    shop: HostedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RulesViolated("stage 'source' has 2 bad rows")
+
+    monkeypatch.setattr(BatchWriter, "_write", refuse)
+    made = shop.start()
+    assert made.wait(30)
+    assert isinstance(made.failure, UserError)
+    assert str(made.failure) == "stage 'source' has 2 bad rows"
+    assert len(shop.source.queries) == 1
 
 
 def test_a_query_that_others_stop_is_restarted(shop: HostedPipeline) -> None:

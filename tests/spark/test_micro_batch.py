@@ -63,11 +63,11 @@ def test_every_target_of_a_batch_shows_the_same_version_of_its_rows(
         parquet(str(tmp_path / "files"), partition_by="kind"),
         delta(str(tmp_path / "final"), final_by="window.end"),
     ]
-    files, staged, count, _ = writer(store, rows, sinks, has_readers)._write(rows, Attempt(1, 0, "a"))
-    seen = {name: drawn(tmp_path / name, [f.name for f in found]) for name, found in staged.items()}
+    output = writer(store, rows, sinks, has_readers)._write(rows, Attempt(1, 0, "a"))
+    seen = {name: drawn(tmp_path / name, [f.name for f in found]) for name, found in output.staged.items()}
     if has_readers:
-        seen["channel"] = drawn(tmp_path / "store", files)
-    assert count == 100
+        seen["channel"] = drawn(tmp_path / "store", output.files)
+    assert output.rows == 100
     assert seen.keys() == {"plain", "parts", "files", "final", *(["channel"] if has_readers else [])}
     assert len(set(seen["plain"])) == 100
     assert all(values == seen["plain"] for values in seen.values())
@@ -78,7 +78,7 @@ def test_a_final_sink_beside_a_channel_has_a_file_per_window(
 ) -> None:
     """A link to the channel's file would combine all windows in one file and publish them together."""
     sinks = [delta(str(tmp_path / "final"), final_by="window.end")]
-    _, staged, _, _ = writer(store, rows, sinks, has_readers=True)._write(rows, Attempt(1, 0, "a"))
+    staged = writer(store, rows, sinks, has_readers=True)._write(rows, Attempt(1, 0, "a")).staged
     assert {file.end for file in staged["final"]} == {60_000, 120_000, 180_000, 240_000}
     for file in staged["final"]:
         ids = pq.ParquetFile(tmp_path / "final" / file.name).read()["id"].to_pylist()

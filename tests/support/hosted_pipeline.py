@@ -119,7 +119,7 @@ class HostedPipeline:
             name=name, inputs=inputs, frame=frame, schema=SCHEMA, channels=channels, sinks=sinks,
             plan=Plan((), name in self.with_watermark, leaves=leaves), has_readers=not sinks,
             output_mode="append", trigger_s=0.0, max_rows=0, has_native_source=not inputs, awaits_news=bool(inputs),
-            commit_group=None, chained=(), code={},
+            commit_group=None, chained=(), code={}, rules=None,
         )  # fmt: skip
 
     def stop(self) -> None:

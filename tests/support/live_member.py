@@ -95,6 +95,7 @@ class Members:
                 commit_group=None,
                 chained=(),
                 code={},
+                rules=None,
             )
             for s, spec in self.topology.stages.items()
         }

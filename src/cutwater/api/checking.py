@@ -46,7 +46,8 @@ class CheckedSink(msgspec.Struct, frozen=True):
 class CheckedStage(msgspec.Struct, frozen=True):
     """A stage of the graph. `sources`: descriptions of its native sources. `is_checked`: whether its plan is known.
     `chained_into`: the reader in whose query it runs; `not_chained`: why it has a query of its own, if it is read and
-    chaining it was asked for, or the store has it chained."""
+    chaining it was asked for, or the store has it chained. `rules`: the conditions for its rows, by name;
+    `on_violation`: what happens to bad ones (fail, drop or quarantine)."""
 
     name: str
     member: str
@@ -57,6 +58,8 @@ class CheckedStage(msgspec.Struct, frozen=True):
     is_checked: bool = True
     chained_into: str | None = None
     not_chained: str | None = None
+    rules: dict[str, str] = {}
+    on_violation: str = ""
 
 
 class Report(msgspec.Struct):
@@ -244,9 +247,13 @@ def _shown(stage: StageDef, builder: Builder | None) -> CheckedStage:
     plan = builder.plan_of(stage.name) if builder is not None else None
     sources = tuple(_source(leaf) for leaf in plan.leaves if leaf.channel is None) if plan is not None else ()
     sinks = tuple(CheckedSink(s.name, s.kind, s.path, s.final_by) for s in stage.sinks)
-    return CheckedStage(
+    checked = CheckedStage(
         stage.name, stage.member or ALONE, stage.inputs, sources, sinks, stage.output_mode, plan is not None
     )
+    if stage.rules is None:
+        return checked
+    rules, what = stage.rules.conditions, stage.rules.on_violation.value
+    return msgspec.structs.replace(checked, rules=rules, on_violation=what)
 
 
 def _source(leaf: Leaf) -> str:

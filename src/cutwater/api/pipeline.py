@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Timer
 from types import TracebackType
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -29,6 +29,7 @@ from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.second_process import ensure_not_running
 from cutwater.runtime.store_requests import answered, check_savepoint_name, new_id
 from cutwater.sinks.contract import Sink
+from cutwater.sinks.quarantine import Quarantine
 from cutwater.spark.internals.gateway import end_session
 from cutwater.spark.session import hush
 from cutwater.store.at_rest import read_journal
@@ -86,6 +87,8 @@ class Pipeline:
         member: str | None = None,
         commit_group: str | None = None,
         chain: bool | None = None,
+        expect: Mapping[str, str] | None = None,
+        on_violation: Literal["fail", "drop"] | Quarantine | None = None,
     ) -> Callable[[Function], Function]: ...
 
     @named_options
@@ -103,6 +106,8 @@ class Pipeline:
         member: str | None = None,
         commit_group: str | None = None,
         chain: bool | None = None,
+        expect: Mapping[str, str] | None = None,
+        on_violation: Literal["fail", "drop"] | Quarantine | None = None,
     ) -> Any:
         """Make a function a stage. It returns a streaming DataFrame; its parameter `spark` is the session, the others
         name the stages that it reads.
@@ -115,14 +120,17 @@ class Pipeline:
         what is otherwise refused; the error messages explain the consequences. `commit_group`: for a stage that reads
         Kafka, a consumer group to which the positions of each committed epoch are committed, for tools that show lag.
         `chain`: whether it runs inside the query of the stage that reads it; `True` is an error if that is not possible,
-        `None` means what the pipeline says.
+        `None` means what the pipeline says. `expect`: rules for its rows, a SQL condition by name; a row for which one is
+        not true is bad. `on_violation`: what happens then: `"fail"` ends the run (without `on_violation`, too), `"drop"`
+        leaves bad rows out, and `cutwater.quarantine(path)` writes them to a table.
         """
 
         def add(wrapped: Function) -> Function:
             stage = define(
                 wrapped, name=name, sinks=sinks, output_mode=output_mode, trigger=trigger, max_rows=max_rows,
                 allow_watermark_above_fan_in=allow_watermark_above_fan_in, allow_shared_source=allow_shared_source,
-                member=member, commit_group=commit_group, wish=self._wish(chain),
+                member=member, commit_group=commit_group, wish=self._wish(chain), expect=expect,
+                on_violation=on_violation,
             )  # fmt: skip
             if stage.name in self.stages:
                 raise UserError(

@@ -13,6 +13,7 @@ from cutwater.documents.kept_checkpoints import FLAG_NAMES
 from cutwater.protocol.base.durations import readable
 from cutwater.runtime.timings import EpochTimes, read_times
 from cutwater.store.at_rest import epoch_of, read_journal
+from cutwater.store.figures import plural
 from cutwater.store.opening import open_store
 
 BAR = 24
@@ -35,12 +36,24 @@ def explain(
     text: list[Any] = [_heading(epoch, document["fate"], times)]
     if times is not None:
         text += ["", _bars(steps_of(times, state.topology))]
+        bad = [Text(line) for line in _violations(times)]
+        text += ["", *bad] if bad else []
     elif "reason" not in document:
         text.append("no timings: they were not recorded, or are gone")
     advice = _advice(document)
     text += ["", *(Text(line) for line in advice)] if advice else []
     text += ["", *(Text(f"hint: {line}") for line in document["hints"])] if document["hints"] else []
     show(as_json, document, *text)
+
+
+def _violations(times: EpochTimes) -> list[str]:
+    """A line for each rule that rows of the epoch violate."""
+    return [
+        f"bad rows: {plural(count.rows, 'row')} of {stage} violated '{rule}'"
+        for stage, rules in times.violations.items()
+        for rule, count in rules.items()
+        if count.rows
+    ]
 
 
 def _advice(document: dict[str, Any]) -> list[str]:

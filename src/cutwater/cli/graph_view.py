@@ -78,6 +78,8 @@ def _facts(stage: CheckedStage, known: set[str]) -> list[Text]:
         facts.append(Text(f"a query of its own: {stage.not_chained}", "dim"))
     if stage.output_mode != "append":
         facts.append(Text(f"output mode {stage.output_mode}"))
+    if stage.rules:
+        facts.append(Text(f"rules {', '.join(stage.rules)}; bad rows: {stage.on_violation}"))
     return [*facts, *(Text(f"→ {_sink(sink)}", "green") for sink in stage.sinks)]
 
 

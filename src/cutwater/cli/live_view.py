@@ -16,7 +16,7 @@ from rich.text import Text
 from cutwater.protocol.base.durations import readable
 from cutwater.store.figures import count
 from cutwater.store.stage_status import StageStatus
-from cutwater.store.stage_texts import behind, source_lines, state_of
+from cutwater.store.stage_texts import behind, rule_lines, source_lines, state_of
 from cutwater.store.status import ALONE, Status
 
 NEWS = 6
@@ -48,6 +48,7 @@ def view(status: Status, where: str, now: float, news: list[str], width: int = 8
         parts.append(_line(f"{status.ignored} messages ignored; the log says whose", "yellow"))
     parts += ["", _stages(status, width), ""]
     parts += [_line(f"{s.name}: {s.error}", "red") for s in status.stages if s.error]
+    parts += [_line(line, "yellow") for stage in status.stages for line in rule_lines(stage)]
     parts += [_line(line, "dim") for stage in status.stages for line in source_lines(stage)]
     parts += [_line(line, "dim") for line in news]
     return Group(*parts)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from cutwater.documents.kept_checkpoints import FLAG_NAMES
 from cutwater.documents.timestamps import iso
 from cutwater.protocol.base.barrier import Flags
@@ -44,6 +46,7 @@ def explained_document(
                 {"step": s, "from_s": a, "to_s": b, "note": n}
                 for s, a, b, n in steps_of(times, state.topology)
             ],
+            "violations": msgspec.to_builtins(times.violations),
         }
     document |= _failure(times, abort)
     document["hints"] = _hints(store, state, epoch, times)

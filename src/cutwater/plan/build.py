@@ -25,6 +25,7 @@ from cutwater.spark.option_values import wrong_values
 from cutwater.spark.packages import is_kafka_missing, kafka_advice
 from cutwater.spark.plan import Plan, channel_schema, read_plan, refuse_clashing_names, row_schema
 from cutwater.spark.refusals import why_refused, without_plan
+from cutwater.spark.rules import rule_mistakes
 from cutwater.spark.session import check_reach, missing_file_system
 from cutwater.spark.source_options import misspelled
 from cutwater.spark.stage import PlannedStage
@@ -102,6 +103,8 @@ class Builder:
         refuse_clashing_names(stage.name, frame.schema)
         if (why := why_refused(frame, stage.output_mode)) is not None:
             found.append(f"stage '{stage.name}': Spark would refuse its query. {why}")
+        if stage.rules is not None:
+            found += rule_mistakes(stage.name, stage.rules, frame)
         sinks = tuple(SinkSpec(sink.name, sink.final_by is not None) for sink in stage.sinks)
         schema, refused = None, ""
         try:
@@ -132,7 +135,7 @@ class Builder:
             planned[stage.name] = PlannedStage(
                 stage.name, topology.stages[stage.name].inputs, frame, plan, row_schema(frame.schema), channels,
                 stage.sinks, bool(topology.readers(stage.name)), stage.output_mode, stage.trigger, stage.max_rows,
-                stage.commit_group, chained, {s: place for s, place in places.items() if place is not None},
+                stage.commit_group, chained, {s: place for s, place in places.items() if place is not None}, stage.rules,
             )  # fmt: skip
         sinks = {sink.name: sink for stage in called for sink in stage.sinks}
         return PlannedPipeline(self.name, self._spark, planned, topology, sinks)
@@ -183,6 +186,7 @@ def _chain_facts(stage: StageDef, plan: Plan) -> ChainFacts:
         stage.trigger is not None,
         stage.max_rows is not None,
         stage.commit_group is not None,
+        stage.rules is not None,
     )
 
 
@@ -215,7 +219,7 @@ def _bind(
         check_final_by(stage.frame, sink.name, sink.final_by)
     sink.output_mode = stage.output_mode
     sink.never_null = frozenset(field.name for field in stage.frame.schema if not field.nullable)
-    sink.bind(store, sink.name, stage.schema.json(), register=False, create=create)
+    sink.bind(store, sink.name, stage.columns_for(sink).json(), register=False, create=create)
     if sink.url is not None and (other := places.setdefault(sink.url, sink.name)) != sink.name:
         raise UserError(
             f"sinks '{other}' and '{sink.name}' both write to {sink.url}; a table has one writer: union() their "

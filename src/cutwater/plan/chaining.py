@@ -41,6 +41,7 @@ class ChainFacts(msgspec.Struct, frozen=True):
     has_own_trigger: bool = False
     has_max_rows: bool = False
     has_commit_group: bool = False
+    has_rules: bool = False
 
 
 class Chaining(msgspec.Struct, frozen=True):
@@ -115,6 +116,8 @@ def _own_reasons(
         yield "it has max_rows"
     if mine.has_commit_group:
         yield "it has commit_group"
+    if mine.has_rules:
+        yield "it has rules for its rows, which are judged as they are written"
     if theirs.has_max_rows:
         yield f"its reader '{reader}' has max_rows, which counts the rows of a channel"
     if theirs.reads.get(name, 1) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,8 @@ from cutwater.plan.chaining import Wish
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import UserError, refuse
 from cutwater.sinks.contract import Sink
+from cutwater.sinks.quarantine import Quarantine
+from cutwater.spark.rules import Rules, define_rules
 
 SPARK = "spark"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -36,6 +38,13 @@ class StageDef(msgspec.Struct, frozen=True):
     commit_group: str | None
     wish: Wish = Wish.NEVER
     """Whether it runs inside the query of its reader."""
+    rules: Rules | None = None
+    """What its rows must be like. A quarantine for bad rows is one of its sinks."""
+
+    @property
+    def good_sinks(self) -> tuple[Sink, ...]:
+        """The sinks that get its good rows."""
+        return tuple(sink for sink in self.sinks if not isinstance(sink, Quarantine))
 
 
 def define(
@@ -51,6 +60,8 @@ def define(
     member: str | None,
     commit_group: str | None,
     wish: Wish = Wish.NEVER,
+    expect: Mapping[str, str] | None = None,
+    on_violation: object = None,
 ) -> StageDef:
     """Define a stage from a function and its options. Raises `UserError` if they are not valid."""
     name = name or function.__name__
@@ -65,6 +76,13 @@ def define(
     inputs, wants_spark = _parameters(name, function)
     if output_mode not in MODES:
         raise UserError(f"stage '{name}': output_mode is '{output_mode}'; give one of {', '.join(MODES)}")
+    rules = define_rules(name, expect, on_violation)
+    for sink in sinks:
+        if isinstance(sink, Quarantine):
+            raise UserError(
+                f"stage '{name}' has quarantine {sink.name} among its sinks; give it as on_violation, next to expect"
+            )
+    sinks = (*sinks, on_violation) if isinstance(on_violation, Quarantine) else sinks
     for sink in sinks:
         _check_sink(name, output_mode, sink)
     if trigger is not None:
@@ -73,7 +91,7 @@ def define(
         raise UserError(f"stage '{name}': max_rows is {max_rows}; give 1 or more, or None for no limit")
     return StageDef(
         name, function, inputs, wants_spark, tuple(sinks), output_mode, trigger, max_rows,
-        allow_watermark_above_fan_in, allow_shared_source, member, commit_group, wish,
+        allow_watermark_above_fan_in, allow_shared_source, member, commit_group, wish, rules,
     )  # fmt: skip
 
 
@@ -132,7 +150,7 @@ def graph_mistakes(stages: dict[str, StageDef], elsewhere: bool = False) -> Iter
                 )
     read = {name for stage in stages.values() for name in stage.inputs}
     for stage in stages.values():
-        if stage.name not in read and not stage.sinks and not elsewhere:
+        if stage.name not in read and not stage.good_sinks and not elsewhere:
             yield goes_nowhere(stage.name)
         if stage.name in read and stage.output_mode != "append":
             yield (

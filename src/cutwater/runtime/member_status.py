@@ -13,7 +13,7 @@ from cutwater.protocol.member.stage import Stage
 from cutwater.runtime.status_facts import StatusFacts
 from cutwater.spark.query_meter import QueryFacts
 from cutwater.store.process_identity import ProcessId
-from cutwater.store.stage_status import ChannelLag, StageStatus
+from cutwater.store.stage_status import ChannelLag, RuleStatus, StageStatus
 from cutwater.store.status import Status
 
 
@@ -23,6 +23,13 @@ class About(msgspec.Struct, frozen=True):
     version: str = ""
     spark: str = ""
     spark_ui: str | None = None
+
+
+class StageRules(msgspec.Struct, frozen=True):
+    """The rules of a stage, with the rows that violate them, and what happens to those."""
+
+    rules: tuple[RuleStatus, ...]
+    on_violation: str
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -50,9 +57,11 @@ def status_of(
     failure: BaseException | None,
     sinks: Collection[str],
     queries: Mapping[str, QueryFacts],
+    rules: Mapping[str, StageRules] = {},
 ) -> Status:
     """The status of a member. `failure`: why its run has failed; `sinks`: those that it publishes to; `queries`: those
-    of its stages, in the order in which the status shows them. Callers must keep turns from happening meanwhile."""
+    of its stages, in the order in which the status shows them; `rules`: those of its stages that have some. Callers must
+    keep turns from happening meanwhile."""
     journal = member.journal.state
     open_epoch = max(journal.open, default=None)
     last = facts.last_commit
@@ -74,7 +83,11 @@ def status_of(
         open_since=facts.open_since(open_epoch) if open_epoch is not None else None,
         watermark=journal.watermark,
         every_s=leader.config.coordinator.interval_ms / 1000,
-        stages=tuple(s for name, query in queries.items() for s in _stages_of(name, member, facts, query)),
+        stages=tuple(
+            _with_rules(s, rules.get(s.name))
+            for name, query in queries.items()
+            for s in _stages_of(name, member, facts, query)
+        ),
         unpublished=_unpublished(member, sinks),
         trouble=facts.trouble if failure is None else str(failure),
         leads=leader.phase is LeaderPhase.LEADING,
@@ -122,6 +135,12 @@ def _stages_of(name: str, member: Member, facts: StatusFacts, query: QueryFacts)
     """The stages that run in one query, each after those that it reads."""
     own = _stage_status(name, member, facts, query)
     return *(_chained(stage, own, query) for stage in member.topology.chain(name)), own
+
+
+def _with_rules(stage: StageStatus, known: StageRules | None) -> StageStatus:
+    if known is None:
+        return stage
+    return msgspec.structs.replace(stage, rules=known.rules, on_violation=known.on_violation)
 
 
 def _chained(name: str, own: StageStatus, query: QueryFacts) -> StageStatus:

@@ -34,12 +34,13 @@ from cutwater.runtime.event_lines import EventLines
 from cutwater.runtime.kafka_groups import KafkaGroups
 from cutwater.runtime.local_word import LocalWord
 from cutwater.runtime.mailbox import Mailbox
-from cutwater.runtime.member_status import About, Report, status_of
+from cutwater.runtime.member_status import About, Report, StageRules, status_of
 from cutwater.runtime.reporter import Reporter
 from cutwater.runtime.settings import Settings
 from cutwater.runtime.shell import Shell
 from cutwater.runtime.status_facts import StatusFacts
-from cutwater.runtime.timings import Timings
+from cutwater.runtime.timings import RuleRows, Timings
+from cutwater.runtime.violations import Known, Violations, known_of
 from cutwater.sinks.cleanup import tidy
 from cutwater.sinks.contract import Sink
 from cutwater.spark.checkpoint.folder import Cache
@@ -47,10 +48,12 @@ from cutwater.spark.errors import misconfigured, spark_is_gone
 from cutwater.spark.host import StageHost
 from cutwater.spark.host_context import HostContext
 from cutwater.spark.internals.gateway import is_spark_gone
+from cutwater.spark.rules import Rules
 from cutwater.spark.stage import PlannedStage
 from cutwater.store import failpoints, recording
 from cutwater.store.at_rest import load_manifest
 from cutwater.store.contract import Store
+from cutwater.store.stage_status import RuleStatus
 from cutwater.store.status import Status
 from cutwater.telemetry.checkpoint_sizes import CheckpointSizes
 from cutwater.telemetry.measures import Measures
@@ -58,6 +61,7 @@ from cutwater.telemetry.traces import new_traces
 
 DISCARD_FIRST_S = 60.0
 DISCARD_EVERY_S = 600.0
+NO_ROWS = RuleRows(0, 0)
 JOURNAL_STATE = msgspec.json.Decoder(JournalState)
 JOURNAL_STATE_BYTES = msgspec.json.Encoder().encode
 
@@ -86,10 +90,17 @@ class Runtime:
         self.sinks: Mapping[str, Sink] = planned.sinks
         self.facts = StatusFacts()
         self.measures = Measures()
+        self.caches = {s: Cache() for s in planned.topology.stages}
+        self._rules = {s: rules for s in hosted if (rules := planned.stages[s].rules) is not None}
+        names = {s: tuple(rules.conditions) for s, rules in self._rules.items()}
+        self.violations = Violations(store, names, self._known_of, self.caches)
         observers: dict[str, Observer] = {
-            "log lines": EventLines(name, log), "timings": Timings(store, name, self._kept_epochs), "status": self.facts,
-            "metrics": self.measures, "sizes": CheckpointSizes(store, self.measures, self._newest_manifest),
+            "log lines": EventLines(name, log), "status": self.facts, "metrics": self.measures,
+            "timings": Timings(store, name, self._kept_epochs, self.violations.at),
+            "sizes": CheckpointSizes(store, self.measures, self._newest_manifest),
         }  # fmt: skip
+        if self._rules:
+            observers["bad rows"] = self.violations
         traces = new_traces(planned.name, name, planned.topology)
         if traces is not None:
             observers["traces"] = traces
@@ -102,7 +113,6 @@ class Runtime:
         self.drained = False
         """Whether the last epoch is committed and published everywhere, as of the last turn."""
         self.failure: BaseException | None = None
-        self.caches = {s: Cache() for s in planned.topology.stages}
         self.recorder = recording.from_environment(self.member)
         self.hosts: dict[str, StageHost] = {}
         self._performer = performer = MemberPerformer(
@@ -150,6 +160,9 @@ class Runtime:
 
     def _kept_epochs(self) -> set[int]:
         return self.shell.look(lambda: set(self.member.journal.state.committed))
+
+    def _known_of(self, epoch: int | None) -> Known | None:
+        return self.shell.look(lambda: known_of(self.member, epoch))
 
     def _host_context(self) -> HostContext:
         """What the hosts of the stages need from this process."""
@@ -292,7 +305,16 @@ class Runtime:
     def _status(self, report: Report) -> Status:
         queries = {s: self.hosts[s].facts() for s in self.planned.stages if s in self.hosts}
         return status_of(
-            report, self.planned.name, self.member, self.leader, self.facts, self.failure, self.sinks, queries
+            report, self.planned.name, self.member, self.leader, self.facts, self.failure, self.sinks, queries,
+            {stage: self._rules_of(stage, rules) for stage, rules in self._rules.items()},
+        )  # fmt: skip
+
+    def _rules_of(self, stage: str, rules: Rules) -> StageRules:
+        counted = self.violations.latest.get(stage, {})
+        shown = ((name, counted.get(name, NO_ROWS)) for name in rules.conditions)
+        return StageRules(
+            tuple(RuleStatus(name, count.rows, count.total) for name, count in shown),
+            rules.quarantine or rules.on_violation.value,
         )
 
     def _measure(self) -> None:

@@ -1,4 +1,4 @@
-"""Per-epoch timings, shown by `explain`.
+"""Per-epoch timings, and counts of bad rows, shown by `explain`.
 
 The protocol has no clock, so its records contain no timings. Timings are stored next to the records, as
 `explain/<epoch>.json` by the leader and `explain/<epoch>-<member>.json` by every other member for its own stages
@@ -35,6 +35,17 @@ class StageTime(msgspec.Struct):
     barrier_s: float | None = None
 
 
+class RuleRows(msgspec.Struct, frozen=True):
+    """How many rows violate a rule, of an epoch and of all epochs up to it."""
+
+    rows: int
+    total: int
+
+
+EpochViolations = dict[str, dict[str, RuleRows]]
+"""By stage and rule."""
+
+
 class EpochTimes(msgspec.Struct):
     """One epoch. Times are in seconds after it was begun; `begun_at` is wall-clock time."""
 
@@ -51,6 +62,7 @@ class EpochTimes(msgspec.Struct):
     reason: str | None = None
     detail: str = ""
     published_s: dict[str, float] = {}
+    violations: EpochViolations = {}
 
 
 def read_times(store: Store, epoch: int) -> EpochTimes | None:
@@ -69,17 +81,25 @@ def read_times(store: Store, epoch: int) -> EpochTimes | None:
     for other in found[1:]:
         whole.stages = {**other.stages, **whole.stages}
         whole.published_s = {**other.published_s, **whole.published_s}
+        whole.violations = {**other.violations, **whole.violations}
     return whole
 
 
 class Timings:
     """Observes the latest epochs, and writes their timings to the store. It may wait for a slow store: observers may."""
 
-    def __init__(self, store: Store, member: str, kept: Callable[[], Collection[int]] = tuple) -> None:
-        """`kept` returns the epochs whose checkpoints are kept."""
+    def __init__(
+        self,
+        store: Store,
+        member: str,
+        kept: Callable[[], Collection[int]] = tuple,
+        violations: Callable[[int], EpochViolations] = lambda epoch: {},
+    ) -> None:
+        """`kept` returns the epochs whose checkpoints are kept; `violations` how many rows of an epoch violate rules."""
         self._store = store
         self._member = member
         self._kept = kept
+        self._violations = violations
         self._epochs: dict[int, _Epoch] = {}
         self._files: list[str] | None = None
 
@@ -104,6 +124,7 @@ class Timings:
             case ev.EpochCommitted():
                 if (known := self._epochs.get(event.epoch)) is not None:
                     known.times.committed_s = known.after(at_s)
+                    known.times.violations = self._violations(event.epoch)
                     self._save(known)
             case ev.EpochAborted():
                 if event.is_void:

@@ -142,6 +142,7 @@ class StageHost:
             store, self.name, generation, incarnation,
             incarnations.base_of(store, self.name, generation, incarnation, cache), planned.schema, planned.plan.leaves,
             planned.sinks, planned.has_readers, planned.plan.has_watermark, self._on_prepared, cache,
+            planned.rules,
         )  # fmt: skip
 
     def end(self) -> None:
@@ -201,6 +202,9 @@ class StageHost:
                 last = query.last_committed()
                 self._report(stage, lambda: stage.query_took_all(last))
                 return
+            if query.writer.violated is not None:
+                self._context.call(partial(self._refuse_rows, stage, query.writer.violated))
+                return
             if error is not None and is_suspect(error):
                 self._refuse_lost(operation.generation, operation.incarnation)
         except Exception as raised:
@@ -244,6 +248,11 @@ class StageHost:
             raise UserError(spark_is_gone(error))
         why = blamed(self.name, describe(self.name, error), error, self.planned.code)
         stage.query_ended(kind_of(error), why)
+
+    def _refuse_rows(self, stage: Stage, why: str) -> None:
+        """A batch has bad rows, and must not have any: another attempt would find the same ones."""
+        if self._is_current(stage):
+            raise UserError(why)
 
     def attend(self, stage: Stage) -> None:
         """After every step: brings the feeds up to date, and does what the stage asks for."""

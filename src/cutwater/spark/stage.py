@@ -8,9 +8,11 @@ from pyspark.sql.types import StructType
 
 from cutwater.protocol.base.durations import seconds
 from cutwater.sinks.contract import Sink
+from cutwater.sinks.quarantine import Quarantine
 from cutwater.spark.blame import CodePlace
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.plan import Plan
+from cutwater.spark.rules import Rules
 
 LOOKS_S = 0.1
 """How often a query that cannot wait looks for new rows, if the user does not say."""
@@ -37,6 +39,12 @@ class PlannedStage(msgspec.Struct, frozen=True):
     commit_group: str | None = None
     chained: tuple[str, ...] = ()
     code: dict[str, CodePlace] = {}
+    rules: Rules | None = None
+    """What its rows must be like."""
+
+    def columns_for(self, sink: Sink) -> StructType:
+        """The columns of the rows that one of its sinks gets."""
+        return sink.columns_for(self.schema) if isinstance(sink, Quarantine) else self.schema
 
     @property
     def has_native_source(self) -> bool:

@@ -25,12 +25,21 @@ class ChannelLag(msgspec.Struct, frozen=True):
     rows: int
 
 
+class RuleStatus(msgspec.Struct, frozen=True):
+    """How many rows violate a rule: of the newest epoch, and of all epochs of this timeline up to it."""
+
+    name: str
+    rows: int
+    total: int
+
+
 class StageStatus(msgspec.Struct, frozen=True):
     """One stage: its `state` in one word, its last batch, input rows per second, and its lag behind the stages that it
     reads, and behind each of its own sources that can tell. `first_batch_s`: how long it has been in the first batch of
     its life, which may be slow; `None` if it is not. `channels` has its lag for each stage that it reads, and
     `cut` the newest epoch for which it is cut. `runs_in`: the stage whose query it is a part of, if its state is
-    `chained`: then its rows are those that it gave, and the batch is the query's."""
+    `chained`: then its rows are those that it gave, and the batch is the query's. `rules`: those that it has for its
+    rows, and `on_violation` what happens to bad ones: fail, drop, or the name of the quarantine that gets them."""
 
     name: str
     state: str
@@ -49,3 +58,5 @@ class StageStatus(msgspec.Struct, frozen=True):
     runs_in: str = ""
     channels: tuple[ChannelLag, ...] = ()
     cut: int | None = None
+    rules: tuple[RuleStatus, ...] = ()
+    on_violation: str = ""

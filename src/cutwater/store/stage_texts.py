@@ -45,6 +45,16 @@ def source_lines(stage: StageStatus) -> list[str]:
     return [f"{stage.name} is behind {text}" for source in stage.sources if (text := _lag(source))]
 
 
+def rule_lines(stage: StageStatus) -> list[str]:
+    """A line with the rules that rows of the stage have violated."""
+    broken = [rule for rule in stage.rules if rule.total]
+    if not broken:
+        return []
+    where = "dropped" if stage.on_violation == "drop" else f"in quarantine {stage.on_violation}"
+    texts = (f"'{rule.name}' by {plural(rule.rows, 'row')} ({count(rule.total)} in all)" for rule in broken)
+    return [f"{stage.name}: rules violated in the newest epoch: {', '.join(texts)}; {where}"]
+
+
 def _lag(source: SourceLag) -> str:
     partitions = sorted(((n, p) for p, n in source.partitions.items() if n), key=lambda of: (-of[0], of[1]))
     if partitions:

@@ -14,7 +14,7 @@ from cutwater.store.contract import Store
 from cutwater.store.html_table import html_table
 from cutwater.store.process_identity import ProcessId
 from cutwater.store.stage_status import StageStatus
-from cutwater.store.stage_texts import behind, source_lines, state_of
+from cutwater.store.stage_texts import behind, rule_lines, source_lines, state_of
 from cutwater.store.timestamps import moment
 
 ALONE = "main"
@@ -76,7 +76,7 @@ class Status(msgspec.Struct, frozen=True):
         head += "no checkpoint yet" if self.epoch is None else f"epoch {self.epoch}"
         lines = [head, *([f"trouble: {self.trouble}"] if self.trouble else [])]
         lines += [f"{stage.name}: {stage.error}" for stage in self.stages if stage.error]
-        lines += [line for stage in self.stages for line in source_lines(stage)]
+        lines += [line for stage in self.stages for line in (*source_lines(stage), *rule_lines(stage))]
         columns = ("stage", "state", "batch", "rows/s", "took", "behind", "watermark (UTC)")
         return html_table(lines, columns, [_cells(stage) for stage in self.stages])
 

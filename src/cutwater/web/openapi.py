@@ -50,6 +50,7 @@ SCHEMAS: dict[str, Schema] = {
         watermark=_or_null(TIME), watermark_kind=TEXT, restarts=WHOLE, error=TEXT, waits_for=TEXT,
         first_batch_s=_or_null(NUMBER), sources=_list(_of(source=TEXT)), runs_in=TEXT,
         channels=_list(_of(producer=TEXT, batches=WHOLE, rows=WHOLE)), cut=_or_null(WHOLE),
+        rules=_list(_of(name=TEXT, rows=WHOLE, total=WHOLE)), on_violation=TEXT,
     ),
     "Stage": _of(
         name=TEXT, inputs=_list(TEXT), member=TEXT, sinks=_list(_of(name=TEXT, final=YES)), runs_in=TEXT,

@@ -15,6 +15,12 @@ from cutwater.spark.checkpoint.offsets import parse_commit
 from cutwater.store.contract import Store
 
 
+class Judged(Prepared, frozen=True):
+    """What a batch did, and how many of its rows violate each rule, by stage. (The protocol does not need the latter.)"""
+
+    violations: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+
+
 def write_prepared(
     store: Store, stage: str, generation: int, incarnation: int, record: Prepared, cache: Cache | None = None
 ) -> None:
@@ -58,6 +64,23 @@ def committed(
         reached_ms = parse_commit(commit_name, commit).watermark_ms
         watermark = Watermark(WatermarkKind.KNOWN, reached_ms) if reached_ms > 0 else watermark
     return msgspec.structs.replace(record, commit=digest(commit), watermark=watermark)
+
+
+def violations_of(
+    store: Store, stage: str, generation: int, incarnation: int, batch: int, cache: Cache | None = None
+) -> dict[str, dict[str, int]] | None:
+    """How many rows of a batch violate each rule, by stage; `None` if the folder has no record of the batch."""
+    try:
+        number = batch - base_of(store, stage, generation, incarnation, cache) - 1
+    except StoreError:
+        return None  # the folder is gone
+    name = spark_prefix(stage, generation, incarnation) + batch_file_name("prepared", number)
+    record = cache.prepared.get(name) if cache is not None else None
+    if record is None and (data := store.read(name)) is not None:
+        record = decode(name, data, Judged)
+    if record is None:
+        return None
+    return record.violations if isinstance(record, Judged) else {}
 
 
 def _has_state(store: Store, prefix: str, cache: Cache | None) -> bool:

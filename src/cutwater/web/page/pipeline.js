@@ -203,6 +203,9 @@ function list(document, status, versions, epoch, open) {
   }));
 }
 
+/** What happens to rows that violate a rule. */
+const violationText = (what) => (what === "fail" ? "the run would end" : what === "drop" ? "dropped" : `in quarantine ${what}`);
+
 export function stageDetails(name, document) {
   const stage = document.graph.find((one) => one.name === name);
   if (!stage) return [h("p", {}, "This stage is no longer in the pipeline.")];
@@ -221,7 +224,9 @@ export function stageDetails(name, document) {
       status && ["watermark", watermark(status)],
       status && status.cut !== null && ["newest cut", `epoch ${status.cut}`],
       status && ["restarts", status.restarts],
+      status?.rules?.length && ["bad rows", violationText(status.on_violation)],
     ]),
+    status?.rules?.length ? table("Rows that violate its rules", [["violated rule", false], ["rows of the newest epoch", true], ["in all", true]], status.rules.map((rule) => [rule.name, whole(rule.rows), whole(rule.total)])) : "",
     status?.channels?.length ? table("Backlog of its channels", [["channel", false], ["batches", true], ["rows", true]], status.channels.map((channel) => [channel.producer, whole(channel.batches), whole(channel.rows)])) : "",
     status?.sources?.length ? table("Lag of its sources", [["source", false], ["rows", true], ["files", true], ["bytes", true], ["time", true]],
       status.sources.map((source) => [source.source, source.rows === null ? "–" : whole(source.rows), source.files === null ? "–" : whole(source.files), source.bytes === null ? "–" : whole(source.bytes), source.seconds === null ? "–" : duration(source.seconds)])) : "",
