@@ -23,6 +23,9 @@ KEEPS_LOG = "delta.enableExpiredLogCleanup"
 FORGETS_AFTER = "delta.setTransactionRetentionDuration"
 MADE_BY = "madeBy"
 CUTWATER = "cutwater"
+_PLAIN = "/=+&!$'(),;:@"
+"""What the Delta library leaves as it is in a path, besides letters, digits, `-`, `_` and `.`. A file is removed by
+the path that it was added with, so a path that is spelled in another way is not removed."""
 _CHUNK = 64
 
 Actions = list[dict[str, Any]]
@@ -173,7 +176,7 @@ def definition(schema: dict[str, Any], partition_by: Iterable[str]) -> Actions:
 def add_action(name: str, size: int, partition: dict[str, str | None], statistics: str) -> dict[str, Any]:
     return {
         "add": {
-            "path": quote(name, safe="/="),
+            "path": quote(name, safe=_PLAIN),
             "partitionValues": partition,
             "size": size,
             "modificationTime": now_ms(),
