@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cutwater.cluster.config import ClusterConfig
     from cutwater.protocol.follower.followed import Followed
     from cutwater.sinks.contract import Sink
-    from cutwater.sinks.delta.sink import delta
+    from cutwater.sinks.delta.making import delta
     from cutwater.sinks.foreach_epoch import foreach_epoch
     from cutwater.sinks.parquet import parquet, parquet_files
     from cutwater.sinks.quarantine import quarantine
@@ -69,7 +69,7 @@ _MODULES = {
     "Snapshot": "cutwater.api.snapshot",
     "StageStatus": "cutwater.store.stage_status",
     "Status": "cutwater.store.status",
-    "delta": "cutwater.sinks.delta.sink",
+    "delta": "cutwater.sinks.delta.making",
     "follow": "cutwater.api.follow",
     "foreach_epoch": "cutwater.sinks.foreach_epoch",
     "parquet": "cutwater.sinks.parquet",

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import cutwater as cw
-from tests.support.spark_helpers import NUMBERS, deliver, numbers
+from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
 
 Counts = list[tuple[int, int]]
 
@@ -115,3 +115,45 @@ def test_operators_without_keys_keep_their_state_in_one_partition(
     assert totals[-1] == 29 + 201
     assert len(first) == len(set(first)) == 7, "a limit gives as many rows as it says, in one run or two"
     assert set(first) < {0, 1, 2, 3, 4, 5, 6, 8}, "which files come first is Spark's choice"
+
+
+def test_a_running_total_is_a_table_with_keys(tmp_path: Path, spark: SparkSession, source: Path) -> None:
+    pipeline = cw.Pipeline("running")
+
+    @pipeline.stage(output_mode="update", sinks=[cw.delta(str(tmp_path / "totals"), keys="key")])
+    def counted(spark: SparkSession) -> DataFrame:
+        return by_key(spark, source)
+
+    pipeline.run(str(tmp_path / "state"), every="1h", once=True, spark=spark)
+    assert rows_of(tmp_path / "totals") == [(0, 5), (1, 3)]
+    deliver(tmp_path / "in", "4", numbers((9, 11, 12)))
+    pipeline.run(str(tmp_path / "state"), every="1h", once=True, spark=spark)
+    assert rows_of(tmp_path / "totals") == [(0, 6), (1, 5)]
+
+
+def test_changes_that_a_channel_carries_too_reach_a_table_with_keys(
+    tmp_path: Path, spark: SparkSession, source: Path
+) -> None:
+    """A sink whose files differ from those of the channel does not get them as links."""
+    pipeline = cw.Pipeline("changes")
+
+    @pipeline.stage(
+        sinks=[
+            cw.delta(
+                str(tmp_path / "newest"),
+                keys="key",
+                sequence_by="id",
+                delete_when="id = 8",
+                except_columns="ts",
+            ),
+            cw.delta(str(tmp_path / "all")),
+        ]
+    )
+    def changes(spark: SparkSession) -> DataFrame:
+        rows = spark.readStream.schema(NUMBERS).option("maxFilesPerTrigger", 1).parquet(str(source))
+        return rows.withColumn("key", F.col("id") % 2)
+
+    pipeline.run(str(tmp_path / "state"), every="1h", once=True, spark=spark)
+    assert rows_of(tmp_path / "newest", "key", "id") == [(1, 5)], "the row of key 0 was deleted last"
+    assert len(rows_of(tmp_path / "all")) == 8
+    assert cw.read(spark, str(tmp_path / "state"), "newest").columns == ["id", "amount", "key"]

@@ -185,6 +185,44 @@ def kafka(base: Path) -> cw.Pipeline:
     return pipeline
 
 
+def keyed(base: Path) -> cw.Pipeline:
+    """A table with keys, in whose changes everything occurs: late and repeated ones, deletes, keys that are used again,
+    rows that move to another partition; and a running total."""
+    pipeline = cw.Pipeline("faults")
+
+    @pipeline.stage
+    def orders(spark: Any) -> Any:
+        return _source(spark, base, "orders", ORDERS)
+
+    @pipeline.stage(
+        sinks=[
+            cw.delta(
+                f"{out(base)}/newest", keys="key", sequence_by="at", delete_when="op = 'd'", except_columns="op",
+                partition_by="part",
+            ),
+            cw.delta(f"{out(base)}/orders"),
+        ]
+    )  # fmt: skip
+    def changes(orders: Any) -> Any:
+        return orders.selectExpr(*(f"{sql} AS {name}" for name, sql in CHANGES.items()))
+
+    @pipeline.stage(output_mode="update", sinks=[cw.delta(f"{out(base)}/totals", keys="key")])
+    def totals(orders: Any) -> Any:
+        return orders.groupBy(F.expr("id % 7").alias("key")).agg(F.sum("amount").alias("total"))
+
+    return pipeline
+
+
+CHANGES = {
+    "key": "(id * 7919) % 61",
+    "at": "(id + (id * 31) % 150) * 10000 + id",
+    "amount": "amount",
+    "part": "amount % 3",
+    "op": "CASE WHEN (id * 17) % 5 = 0 THEN 'd' ELSE 'u' END",
+}
+"""Columns of the changes that the orders are taken for. No two have the same `at`."""
+
+
 def _after_a_while(batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
         time.sleep(SLOW_S)
@@ -199,6 +237,7 @@ PIPELINES: dict[str, Callable[[Path], cw.Pipeline]] = {
     "chance": chance,
     "slow": slow,
     "judged": judged,
+    "keyed": keyed,
     "kafka": kafka,
     "random": random_pipeline,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -38,7 +39,8 @@ class Place:
         found = open_store(str(folder / "store"), create=True)
         assert isinstance(found, LocalStore)
         self.store, self.leader = found, LiveLeader(found, ONE)
-        make = {"delta": delta, "parquet": parquet}[kind]
+        kinds: dict[str, Callable[..., Sink]] = {"delta": delta, "parquet": parquet}
+        make = kinds[kind]
         self.sink: Sink = make(str(self.target), partition_by, name="t", existing=existing)
         self.sink.bind(self.store, "t", ROWS)
 

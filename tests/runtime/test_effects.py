@@ -100,7 +100,7 @@ def test_a_table_receives_the_epoch_of_the_operation(tmp_path: Path) -> None:
 
 
 def test_only_user_functions_are_called_on_their_own_thread(tmp_path: Path) -> None:
-    sinks = {"own": SimpleNamespace(calls_user=False), "theirs": SimpleNamespace(calls_user=True)}
+    sinks = {"own": SimpleNamespace(publishes_apart=False), "theirs": SimpleNamespace(publishes_apart=True)}
     apart = Setting(tmp_path, **sinks).performer.apart
     assert apart(fx.PublishTable("theirs", 1, 2, (), 1)) == "call-theirs"
     assert apart(fx.PublishTable("own", 1, 2, (), 1)) is None

@@ -17,7 +17,8 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks import SinkFailed
 from cutwater.sinks.delta import reading
 from cutwater.sinks.delta.history import is_elsewhere
-from cutwater.sinks.delta.sink import DeltaSink, delta
+from cutwater.sinks.delta.making import delta
+from cutwater.sinks.delta.sink import DeltaSink
 from cutwater.sinks.schemas import misfit
 from cutwater.store.contract import Store
 from tests.support.delta_helpers import Make, append, ids, make, table

@@ -19,7 +19,8 @@ from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.member.publish import duties, perform
 from cutwater.sinks.cleanup import tidy
 from cutwater.sinks.delta.log import FORGETS_AFTER
-from cutwater.sinks.delta.sink import MANY, DeltaSink, delta
+from cutwater.sinks.delta.making import delta
+from cutwater.sinks.delta.sink import MANY, DeltaSink
 from cutwater.sinks.registry import open_sink
 from cutwater.store.contract import Store
 from tests.support.builders import committed, journal_of, manifest

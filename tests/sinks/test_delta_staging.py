@@ -15,7 +15,7 @@ from cutwater.protocol.base.effects import TableHead
 from cutwater.protocol.base.errors import StoreError
 from cutwater.sinks import footers
 from cutwater.sinks.delta import reading
-from cutwater.sinks.delta.sink import delta
+from cutwater.sinks.delta.making import delta
 from cutwater.sinks.footers import check_pages, statistics
 from cutwater.sinks.registry import open_sink
 from cutwater.store.contract import Store

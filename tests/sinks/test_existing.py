@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from deltalake import write_deltalake
 
 from cutwater.protocol.base.errors import UserError
 from cutwater.sinks.contract import Sink
-from cutwater.sinks.delta.sink import delta
+from cutwater.sinks.delta.making import delta
 from cutwater.sinks.parquet import parquet
 from cutwater.sinks.records import description
 from cutwater.store.contract import Store
@@ -23,7 +24,7 @@ from tests.support.sink_helpers import ROWS, publish, store
 __all__ = ["store"]
 
 THEIRS = pa.table({"id": pa.array([1], pa.int64()), "city": ["x"]})
-KINDS = {"delta": delta, "parquet": parquet}
+KINDS: dict[str, Callable[..., Sink]] = {"delta": delta, "parquet": parquet}
 
 
 def second_store(tmp_path: Path) -> Store:

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.paths import Attempt
 from cutwater.sinks import Sink, footers
-from cutwater.sinks.delta.sink import delta
+from cutwater.sinks.delta.making import delta
 from cutwater.sinks.footers import Footers
 from cutwater.sinks.parquet import parquet
 from cutwater.spark.channel_source import ChannelSource

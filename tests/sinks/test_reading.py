@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 from cutwater.protocol.base.errors import UserError
 from cutwater.sinks import Sink, parquet
 from cutwater.sinks.delta import reading
-from cutwater.sinks.delta.sink import DeltaSink, delta
+from cutwater.sinks.delta.making import delta
+from cutwater.sinks.delta.sink import DeltaSink
 from cutwater.sinks.registry import open_sink
 from cutwater.store.contract import Store
 from tests.support.s3_proxy import Fault, s3_proxy

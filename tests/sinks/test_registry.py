@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,7 @@ from cutwater.store.opening import open_store
 from tests.support.live_leader import LiveLeader
 from tests.support.sink_helpers import ROWS, publish, schema
 
-KINDS = {"delta": delta, "parquet": parquet}
+KINDS: dict[str, Callable[..., Sink]] = {"delta": delta, "parquet": parquet}
 TWO = r.Topology({"s": r.StageSpec("s", (), "main", (r.SinkSpec("t"), r.SinkSpec("u")))})
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cutwater.sinks import Sink, contract, parquet
-from cutwater.sinks.delta.sink import delta
+from cutwater.sinks.delta.making import delta
 from cutwater.store.opening import open_store
 from tests.support.sink_helpers import ROWS
 

@@ -11,7 +11,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from cutwater.sinks.delta import reading
-from cutwater.sinks.delta.sink import DeltaSink, delta
+from cutwater.sinks.delta.making import delta
+from cutwater.sinks.delta.sink import DeltaSink
 from cutwater.store.contract import Store
 from tests.support.sink_helpers import (
     ROWS,

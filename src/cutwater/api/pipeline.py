@@ -112,13 +112,14 @@ class Pipeline:
         """Make a function a stage. It returns a streaming DataFrame; its parameter `spark` is the session, the others
         name the stages that it reads.
 
-        `sinks`: where its rows go. `output_mode`: `append`; also `update` or `complete` if all sinks are
-        `cutwater.foreach_epoch`. `trigger`: how often it looks for new rows (`None`: a stage
-        that reads only other stages takes them as soon as there are some; others look every 100 ms). `max_rows`: roughly
-        how many rows of a channel a batch reads (`None`: all that exist; native sources have their own options for
-        this). `member`: which of several members runs it. `allow_watermark_above_fan_in` and `allow_shared_source` allow
-        what is otherwise refused; the error messages explain the consequences. `commit_group`: for a stage that reads
-        Kafka, a consumer group to which the positions of each committed epoch are committed, for tools that show lag.
+        `sinks`: where its rows go. `output_mode`: `append`; also `update` if all sinks are `cutwater.delta` with keys
+        or `cutwater.foreach_epoch`, and `complete` if all are the latter. `trigger`: how often it looks for new rows
+        (`None`: a stage that reads only other stages takes them as soon as there are some; others look every 100 ms).
+        `max_rows`: roughly how many rows of a channel a batch reads (`None`: all that exist; native sources have
+        options of their own for this). `member`: which of several members runs it. `allow_watermark_above_fan_in` and
+        `allow_shared_source` allow what is otherwise refused; the error messages explain the consequences.
+        `commit_group`: for a stage that reads Kafka, a consumer group to which the positions of each committed epoch
+        are committed, for tools that show lag.
         `chain`: whether it runs inside the query of the stage that reads it; `True` is an error if that is not possible,
         `None` means what the pipeline says. `expect`: rules for its rows, a SQL condition by name; a row for which one is
         not true is bad. `on_violation`: what happens then: `"fail"` ends the run (without `on_violation`, too), `"drop"`

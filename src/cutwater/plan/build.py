@@ -217,6 +217,7 @@ def _bind(
         )
     if sink.final_by is not None:
         check_final_by(stage.frame, sink.name, sink.final_by)
+    sink.check_rows(stage.frame)
     sink.output_mode = stage.output_mode
     sink.never_null = frozenset(field.name for field in stage.frame.schema if not field.nullable)
     sink.bind(store, sink.name, stage.columns_for(sink).json(), register=False, create=create)

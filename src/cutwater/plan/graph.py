@@ -120,7 +120,8 @@ def _check_sink(stage: str, output_mode: str, sink: Sink) -> None:
     if output_mode != "append" and sink.appends_only:
         raise UserError(
             f"stage '{stage}' has output_mode '{output_mode}', but sink {sink.name} can only be appended to: it would "
-            "have duplicate rows. Use append mode with a watermark, or cutwater.foreach_epoch(function)"
+            "have duplicate rows. Use append mode with a watermark, cutwater.delta(path, keys=...) in update mode, or "
+            "cutwater.foreach_epoch(function)"
         )
     if output_mode == "complete" and sink.final_by is not None:
         raise UserError(

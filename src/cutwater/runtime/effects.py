@@ -60,8 +60,9 @@ class MemberPerformer(StorePerformer):
         """Per sink, why the last failed operation on its table failed."""
 
     def apart(self, operation: fx.AnyOperation) -> str | None:
-        """The name of the thread for an operation that calls a user function, which may take any time: one per sink."""
-        if isinstance(operation, fx.PublishTable) and self._sinks[operation.sink].calls_user:
+        """The name of the thread for an operation that may take any time, because it calls a user function or runs Spark
+        jobs: one per sink."""
+        if isinstance(operation, fx.PublishTable) and self._sinks[operation.sink].publishes_apart:
             return f"call-{operation.sink}"
         return None
 

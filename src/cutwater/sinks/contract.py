@@ -54,8 +54,8 @@ class Sink(ABC):
 
     kind: str
     """Its name in the store."""
-    calls_user = False
-    """Whether publishing calls a function of the user's, which may take any time."""
+    publishes_apart = False
+    """Whether publishing may take any time, because it calls a function of the user's or runs jobs in Spark."""
     appends_only = True
     """Whether an updated row would be added as a second row."""
     output_mode = "append"
@@ -249,7 +249,20 @@ class Sink(ABC):
         if self.final_by is not None:
             rows = rows.withColumn(END, end_ms(rows, self.final_by))
             folders = [END, *folders]
-        return rows.write.partitionBy(*folders) if folders else rows.write
+        staged = self._as_staged(rows)
+        return staged.write.partitionBy(*folders) if folders else staged.write
+
+    def _as_staged(self, rows: DataFrame) -> DataFrame:
+        """The rows as they are written to a batch's files."""
+        return rows
+
+    @property
+    def stages_unchanged(self) -> bool:
+        """Whether a batch's files are the same as those of a channel."""
+        return not self.partition_by and self.final_by is None
+
+    def check_rows(self, rows: DataFrame) -> None:  # noqa: B027 - most sinks take all rows
+        """Raises `UserError` if an option with an expression does not fit the rows."""
 
     def _folders(self) -> list[str]:
         """The columns that partition a batch's files."""
@@ -321,13 +334,18 @@ class Sink(ABC):
         found: dict[str, list[str]] = {}
         for name in self._files.list(self._prefix):
             attempt, slash, _ = name.removeprefix(self._prefix).partition("/")
-            if slash and attempt not in keep:
+            if slash:
                 found.setdefault(attempt, []).append(name)
-        for attempt in found.keys() - self._shown(found.keys()):
+        for attempt in self._obsolete(found.keys(), keep):
             self._files.delete(found[attempt])
             folder = self._files.path(f"{self._prefix}{attempt}")
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def _obsolete(self, attempts: Iterable[str], keep: Container[str]) -> set[str]:
+        """Those of the attempts in the target's folder that can be removed."""
+        over = {attempt for attempt in attempts if attempt not in keep}
+        return over - self._shown(over)
 
     def problems(self, staged: Sequence[str]) -> list[str]:
         """Descriptions of what is wrong with these staged files and with the files that the target shows now."""

@@ -236,6 +236,20 @@ def has_nulls(footer: Any, column: str) -> bool:
     return False
 
 
+def bounds(footer: Any, column: str) -> tuple[Any, Any] | None:
+    """The lowest and highest value of a simple column of a file, `None` if the footer does not say."""
+    for place, path, kind in _columns(footer.schema.to_arrow_schema()):
+        if path == (column,) and _is_ordered(kind):
+            chunks = [footer.row_group(g).column(place).statistics for g in range(footer.num_row_groups)]
+            if any(chunk is None or not chunk.has_min_max for chunk in chunks):
+                return None
+            try:
+                return min(chunk.min for chunk in chunks), max(chunk.max for chunk in chunks)
+            except (OverflowError, ValueError):  # nothing there, or a date that Python cannot represent
+                return None
+    return None
+
+
 def _bounds(chunks: list[Any]) -> tuple[Any, Any] | None:
     """The lowest and highest value, or wider bounds, as JSON values; `None` if they are unknown."""
     if not all(chunk.has_min_max for chunk in chunks):

@@ -69,7 +69,7 @@ class ForeachEpochSink(Sink):
 
     kind = "foreach_epoch"
     appends_only = False
-    calls_user = True
+    publishes_apart = True
 
     def __init__(self, function: Function, name: str | None, final_by: str | None) -> None:
         super().__init__(name or str(getattr(function, "__name__", function)), None, final_by)

@@ -33,7 +33,8 @@ class Identity(msgspec.Struct, frozen=True):
 
 class Description(msgspec.Struct, frozen=True):
     """What the store knows about a sink, so that commands can open its target without the user's code. `since`: the
-    target's version when the sink first used it; nothing up to that version is the sink's own."""
+    target's version when the sink first used it; nothing up to that version is the sink's own. `keys` and `sequence_by`
+    are those of a table with keys."""
 
     kind: str
     url: str | None = None
@@ -41,6 +42,8 @@ class Description(msgspec.Struct, frozen=True):
     final_by: str | None = None
     since: int = -1
     sink: str = ""
+    keys: tuple[str, ...] = ()
+    sequence_by: str | None = None
 
 
 def description(store: Store, sink: str) -> Description | None:

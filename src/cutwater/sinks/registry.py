@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from cutwater.protocol.base.effects import TableHistory
 from cutwater.protocol.base.errors import StoreError
 from cutwater.sinks.contract import Sink
-from cutwater.sinks.delta.sink import delta
+from cutwater.sinks.delta.making import delta
 from cutwater.sinks.foreach_epoch import ForeachEpochSink, foreach_epoch
 from cutwater.sinks.parquet import parquet
 from cutwater.sinks.records import KINDS_BEFORE, Description, description
@@ -49,10 +49,18 @@ def read_history(store: Store, sink: str, transaction: int) -> TableHistory | No
 def _make(name: str, known: Description) -> Sink:
     if KINDS_BEFORE.get(known.kind, known.kind) == ForeachEpochSink.kind:
         return foreach_epoch(_not_called, name, known.final_by)
-    kinds = {"delta": delta, "parquet": parquet}
-    if known.kind not in kinds or known.url is None:
-        raise StoreError(f"sink {name} is a {known.kind!r}, which this version of Cutwater does not know")
-    return kinds[known.kind](known.url, known.partition_by, known.final_by, name)
+    if known.kind == "delta" and known.url is not None:
+        return delta(
+            known.url,
+            known.partition_by,
+            known.final_by,
+            name,
+            keys=known.keys,
+            sequence_by=known.sequence_by,
+        )
+    if known.kind == "parquet" and known.url is not None:
+        return parquet(known.url, known.partition_by, known.final_by, name)
+    raise StoreError(f"sink {name} is a {known.kind!r}, which this version of Cutwater does not know")
 
 
 def _not_called(rows: DataFrame, epoch: int) -> None:

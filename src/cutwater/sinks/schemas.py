@@ -11,6 +11,7 @@ Type = str | dict[str, Any]
 _INTEGERS = {"byte", "short", "integer", "long"}
 _PARTITIONS = _INTEGERS | {"string", "boolean", "date", "timestamp_ntz"}
 _DELTA = _PARTITIONS | {"float", "double", "binary", "timestamp"}
+_EXACT = _PARTITIONS | {"timestamp", "binary"}
 _DECIMAL = re.compile(r"decimal\(\d+,\s*-?\d+\)")
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 
@@ -80,6 +81,15 @@ def unfit_to_partition(schema: dict[str, Any], columns: tuple[str, ...]) -> str 
             advice = "use its date: to_date(...)" if kind == "timestamp" else "use another column"
             return f"it is partitioned by {field['name']}, which is of type {name}; {advice}"
     return None
+
+
+def unfit_as_key(kind: Type) -> str | None:
+    """Why values of this type cannot be compared exactly, `None` if they can."""
+    if isinstance(kind, str) and (kind in _EXACT or _DECIMAL.fullmatch(kind)):
+        return None
+    name = _short(kind)
+    advice = ": cast it to a decimal or an integer" if name in ("float", "double") else ""
+    return f"which is of type {name}, and such values cannot be compared exactly{advice}"
 
 
 def misfit(table: Type, rows: Type, path: str = "") -> str | None:

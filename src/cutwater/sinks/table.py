@@ -23,6 +23,8 @@ class TableSink(Sink):
     """A sink whose target is a table at a path, with versions of its own."""
 
     path: str
+    existing_word = APPEND
+    """The value of `existing` with which it takes a table of others."""
 
     def __init__(
         self,
@@ -33,10 +35,10 @@ class TableSink(Sink):
         existing: str | None = None,
     ) -> None:
         super().__init__(name or last_part(path), partition_by, final_by)
-        if existing not in (None, APPEND):
+        if existing not in (None, self.existing_word):
             raise UserError(
-                f"sink {self.name}: existing={existing!r}; give existing='append' to add to a table that others have "
-                "made, or leave it out"
+                f"sink {self.name}: existing={existing!r}; give existing='{self.existing_word}' to "
+                f"{self._what_it_does} a table that others have made, or leave it out"
             )
         self.path = path
         self._existing = existing
@@ -51,6 +53,11 @@ class TableSink(Sink):
                 f"location). If it is the name of a folder, write './{self.path}'"
             )
         super().bind(store, sink_name, schema_json, register, create)
+
+    @property
+    def _what_it_does(self) -> str:
+        """What it does to a table, before the table's name."""
+        return "add to"
 
     def _forget(self) -> None:
         super()._forget()
@@ -74,7 +81,8 @@ class TableSink(Sink):
         if found is not None:
             raise UserError(
                 f"sink {self.name} writes to {self.path}, where there is {found}, which no run on the store "
-                f"{self._store.url} has made. To add to it, write existing='append' in the sink. If it is the table of "
+                f"{self._store.url} has made. To {self._what_it_does} it, write existing='{self.existing_word}' in the "
+                "sink. If it is the table of "
                 "this pipeline, start with the store that it was written with; if that was removed to start over, "
                 "remove the table too"
             )

@@ -6,13 +6,14 @@ names must exist: here names are literal, and a missing file is an error.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -20,6 +21,10 @@ from cutwater.protocol.base.errors import VERIFY_FIRST, StoreError
 from cutwater.spark.internals.relations import JavaRow, JavaRows, JavaSchema, Relations, internal_rows
 
 SCHEMA_KEY = "org.apache.spark.sql.parquet.row.metadata"
+FILE = "__cutwater_file"
+ROW = "__cutwater_row"
+_SLASHES = "^file:/+"
+"""Spark spells the URL of a local file with one slash in some places, and with three in others."""
 
 
 class Files:
@@ -43,11 +48,16 @@ class Files:
         except FileNotFoundError:
             raise self._missing(paths) from None
 
-    def partitioned_frame(self, paths: Sequence[str], schema: dict[str, Any], values: pa.Table) -> DataFrame:
-        """The rows of files that do not hold all columns of `schema`: `values` has the others, a row for each file.
-        Raises `FileNotFoundError` if a file is missing."""
+    def partitioned_frame(
+        self, paths: Sequence[str], schema: dict[str, Any], values: pa.Table, with_places: bool = False
+    ) -> DataFrame:
+        """The rows of files that do not hold all columns of `schema`: `values` has the others, a row for each file. With
+        `with_places` each row has its file and its number in the file, too, in the columns `FILE` and `ROW`. Raises
+        `FileNotFoundError` if a file is missing."""
+        added = _places() if with_places else []
         if not values.num_columns or not paths:
-            return self.frame(paths, msgspec.json.encode(schema).decode())
+            rows = self.frame(paths, msgspec.json.encode(schema).decode())
+            return rows.select("*", *added) if added else rows
         fields = {field["name"]: field for field in schema["fields"]}
         outside = self._struct([fields[name] for name in values.column_names])
         inside = self._struct([field for name, field in fields.items() if name not in values.column_names])
@@ -57,9 +67,10 @@ class Files:
                 rows = self.relations.partitioned_frame(files, inside, outside, folders)
             except FileNotFoundError:
                 raise self._missing(files) from None
+            rows = rows.select(*(F.col(quoted(name)) for name in fields), *added)
             found = rows if found is None else found.union(rows)
         assert found is not None
-        return found.select(*(F.col(quoted(name)) for name in fields))
+        return found
 
     def _layers(
         self, paths: Sequence[str], values: pa.Table, fields: dict[str, dict[str, Any]]
@@ -105,6 +116,16 @@ class Files:
             f"{len(gone)} of {len(paths)} files are missing, {gone[0] if gone else paths[0]} among them; "
             f"{VERIFY_FIRST}restore an older checkpoint"
         )
+
+
+def _places() -> list[Column]:
+    file = F.regexp_replace(F.col("_metadata.file_path"), _SLASHES, "file:/")
+    return [file.alias(FILE), F.col("_metadata.row_index").alias(ROW)]
+
+
+def files_of(frame: DataFrame) -> list[str]:
+    """The files that a DataFrame reads, as its column `FILE` spells them."""
+    return [re.sub(_SLASHES, "file:/", url) for url in frame.inputFiles()]
 
 
 def quoted(column: str) -> str:

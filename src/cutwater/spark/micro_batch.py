@@ -203,8 +203,7 @@ class BatchWriter:
         target = sink.staging(attempt)
         paths = {name: self.store.path(name) for name in written}
         local = target.removeprefix("file://") if target.startswith("file://") else target
-        is_unchanged = not sink.partition_by and sink.final_by is None
-        if written and local.startswith("/") and is_unchanged and all(paths.values()):
+        if written and local.startswith("/") and sink.stages_unchanged and all(paths.values()):
             folder = Path(local)
             folder.mkdir(parents=True, exist_ok=True)
             linked = {}

@@ -8,13 +8,13 @@ from pyspark.sql import DataFrame
 
 from cutwater.spark.internals.plans import unsupported
 
-_WITH_FOREACH = "with sinks=[cutwater.foreach_epoch(function)]"
+_WITH_CHANGES = "with sinks=[cutwater.delta(path, keys=...)] or sinks=[cutwater.foreach_epoch(function)]"
 _ADVICE = (
     (
         r"append.*aggregations without watermark",
         "group by the event time too, or by a window of it: "
         '.withWatermark("ts", "1 minute").groupBy(F.window("ts", "1 minute"), ...). A result that changes with every row '
-        f"needs output_mode='update' or 'complete' {_WITH_FOREACH}",
+        f"needs output_mode='update' {_WITH_CHANGES}",
     ),
     (r"session window", "use output_mode='append'"),
     (r"complete.*no streaming aggregations", "use output_mode='append', or aggregate"),

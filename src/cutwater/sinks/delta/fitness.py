@@ -24,10 +24,31 @@ _FEATURES = {
 """Table features that allow adding plain files, as long as no column or property uses them."""
 
 
+_APPENDED_TO = {
+    "delta.appendOnly": "so nobody may change its rows; unset it",
+    "delta.enableChangeDataFeed": "and Cutwater does not write the changes that readers of the feed expect; unset it",
+}
+"""Properties with which rows can be added only."""
+
+
 def schema_of(table: DeltaTable) -> dict[str, Any]:
     """The columns of a table, in Spark's JSON."""
     found: dict[str, Any] = msgspec.json.decode(table.schema().to_json())
     return found
+
+
+def unfit_for_changes(table: DeltaTable) -> str | None:
+    """Why rows of the table cannot be replaced, `None` if they can."""
+    configuration = table.metadata().configuration
+    for name, why in _APPENDED_TO.items():
+        if configuration.get(name, "false").lower() == "true":
+            return f"the table has the property {name}, {why}"
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        return (
+            "the table has deletion vectors, with which a file has rows that the table does not. Rewrite the files "
+            "(REORG TABLE ... APPLY (PURGE)) and drop the feature (ALTER TABLE ... DROP FEATURE deletionVectors)"
+        )
+    return None
 
 
 def misfit_of(table: DeltaTable, rows: dict[str, Any], partition_by: tuple[str, ...]) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
@@ -23,9 +23,18 @@ KEEPS_LOG = "delta.enableExpiredLogCleanup"
 FORGETS_AFTER = "delta.setTransactionRetentionDuration"
 MADE_BY = "madeBy"
 CUTWATER = "cutwater"
+CHANGES = "cutwaterChanges"
+TOMBSTONES = "cutwaterTombstones"
+_PLAIN = "/=+&!$'(),;:@"
+"""What the Delta library leaves as it is in a path, besides letters, digits, `-`, `_` and `.`. A file is removed by
+the path that it was added with, so a path that is spelled in another way is not removed."""
 _CHUNK = 64
 
 Actions = list[dict[str, Any]]
+Tombstones = tuple[tuple[str, ...], ...]
+"""The runs of tombstones, oldest first; each is the names of its files."""
+
+T = TypeVar("T")
 
 
 class _Txn(msgspec.Struct):
@@ -51,7 +60,8 @@ class _Line(msgspec.Struct):
 
 class TableCommit(msgspec.Struct, frozen=True):
     """One commit of a table. `defines`: it creates or changes the table's definition; `matters`: undoing it would change
-    rows or the definition, unlike undoing OPTIMIZE or VACUUM."""
+    rows or the definition, unlike undoing OPTIMIZE or VACUUM. A commit to a table with keys has `changes`, the number of
+    files that it has applied, and the files with the `tombstones` that are valid from then on, oldest run first."""
 
     version: int
     transactions: dict[str, int]
@@ -60,6 +70,8 @@ class TableCommit(msgspec.Struct, frozen=True):
     matters: bool
     operation: str
     timestamp: int | None = None
+    changes: int | None = None
+    tombstones: Tombstones | None = None
 
     def __str__(self) -> str:
         return f"version {self.version} ({self.operation})"
@@ -96,7 +108,23 @@ def _parse(version: int, data: bytes) -> TableCommit:
         matters=defines or any(file.dataChange for file in files),
         operation=str(info.get("operation", "unknown operation")),
         timestamp=_time(info.get("timestamp")),
+        changes=_said(version, info, CHANGES, int),
+        tombstones=_said(version, info, TOMBSTONES, Tombstones),
     )
+
+
+def _said(version: int, info: dict[str, Any], key: str, kind: type[T]) -> T | None:
+    """What we have noted in a commit, as JSON, since the Delta library notes only texts."""
+    try:
+        return None if key not in info else msgspec.json.decode(info[key], type=kind)
+    except (msgspec.DecodeError, TypeError) as error:
+        raise StoreError(f"{commit_name(version)} in the table is damaged ({key}: {error})") from error
+
+
+def notes(tombstones: Tombstones, changes: int | None = None) -> dict[str, str]:
+    """What to note in a commit to a table with keys."""
+    found = {TOMBSTONES: msgspec.json.encode(tombstones).decode()}
+    return found if changes is None else found | {CHANGES: str(changes)}
 
 
 def _time(said: object) -> int | None:
@@ -173,7 +201,7 @@ def definition(schema: dict[str, Any], partition_by: Iterable[str]) -> Actions:
 def add_action(name: str, size: int, partition: dict[str, str | None], statistics: str) -> dict[str, Any]:
     return {
         "add": {
-            "path": quote(name, safe="/="),
+            "path": quote(name, safe=_PLAIN),
             "partitionValues": partition,
             "size": size,
             "modificationTime": now_ms(),
@@ -181,6 +209,11 @@ def add_action(name: str, size: int, partition: dict[str, str | None], statistic
             "stats": statistics,
         }
     }
+
+
+def remove_action(path: str) -> dict[str, Any]:
+    """`path` as the log has it."""
+    return {"remove": {"path": path, "deletionTimestamp": now_ms(), "dataChange": True}}
 
 
 def now_ms() -> int:

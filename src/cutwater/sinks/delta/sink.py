@@ -19,12 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError
-from cutwater.protocol.base.options import named_options
-from cutwater.sinks.contract import SinkFailed, history_gone, nothing_yet, refuse_foreign
+from cutwater.sinks.contract import SinkFailed, history_gone, new_target, nothing_yet, refuse_foreign
 from cutwater.sinks.delta import log, reading
 from cutwater.sinks.delta.fitness import misfit_of, schema_of
 from cutwater.sinks.delta.history import History, files_of, is_elsewhere, table_errors
 from cutwater.sinks.footers import Footer, has_nulls, statistics
+from cutwater.sinks.records import description, has_marks
 from cutwater.sinks.schemas import allow_nulls, plain, unfit_for_delta, unfit_to_partition, without_nulls
 from cutwater.sinks.staged_columns import Columns
 from cutwater.sinks.staged_files import partition_values, sync
@@ -42,20 +42,6 @@ _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\")
 """What the deltalake package decodes in a table's path, so that it uses another path."""
 
 _LOG = logging.getLogger(__name__)
-
-
-@named_options
-def delta(
-    path: str,
-    partition_by: Sequence[str] | str | None = None,
-    final_by: str | None = None,
-    name: str | None = None,
-    existing: str | None = None,
-) -> DeltaSink:
-    """A Delta table at `path` (a folder or the URL of a bucket), created with the first rows. With `final_by`, the end of
-    a window such as "window.end", rows are published when the pipeline-wide watermark has passed it. A table that others
-    have made is refused, unless `existing` is "append"."""
-    return DeltaSink(path, partition_by, final_by, name, existing)
 
 
 class DeltaSink(TableSink):
@@ -93,11 +79,36 @@ class DeltaSink(TableSink):
                 "backslash in a path. Choose a path without them"
             )
         super().bind(store, sink_name, schema_json, register, create)
-        unfit = unfit_for_delta(self.schema) or unfit_to_partition(self.schema, self.partition_by)
+        unfit = unfit_for_delta(self._shown_schema) or unfit_to_partition(
+            self._shown_schema, self.partition_by
+        )
         if unfit is not None:
             raise UserError(f"sink {self.name}: {unfit}")
         self._load()
         self._check_fit()
+
+    @property
+    def _shown_schema(self) -> dict[str, Any]:
+        """The schema of the rows as the table shows them."""
+        return self.schema
+
+    def _refuse_another_kind(self) -> None:
+        super()._refuse_another_kind()
+        known = description(self._store, self.name)
+        if known is None or not has_marks(self._store, self.name):
+            return
+        before, now = (known.keys, known.sequence_by), self._keyed_by
+        if before != now:
+            raise UserError(
+                f"sink {self.name} has {_keyed(*now)}, but has published with {_keyed(*before)}: a table keeps its keys "
+                "and its sequence, which its rows were chosen by. Bring them back, or give the sink "
+                f"{new_target(self.name)}"
+            )
+
+    @property
+    def _keyed_by(self) -> tuple[tuple[str, ...], str | None]:
+        """Its keys and its sequence, if it has any."""
+        return (), None
 
     def _version_at(self, url: str) -> int:
         with table_errors(self.name, self.path):
@@ -169,8 +180,7 @@ class DeltaSink(TableSink):
             self._columns = schema_of(table)
             self._problem = None
             if self._schema is not None:
-                rows = without_nulls(self._schema, self.never_null)
-                self._problem = misfit_of(table, rows, self.partition_by)
+                self._problem = self._misfit(table)
         newest = self._history.commit_at(self._version)
         # For example the commit with which we created the table.
         if newest is not None and self._app in newest.transactions:
@@ -184,6 +194,10 @@ class DeltaSink(TableSink):
                 self.path,
                 log.FORGETS_AFTER,
             )
+
+    def _misfit(self, table: DeltaTable) -> str | None:
+        """Why its rows cannot be added to the table, `None` if they can."""
+        return misfit_of(table, without_nulls(self._shown_schema, self.never_null), self.partition_by)
 
     def _look_back(self) -> None:
         """The table has no transaction of ours: it never had one, or has forgotten it. Search its log, as far as it goes
@@ -224,9 +238,12 @@ class DeltaSink(TableSink):
         version = self._commit(expected_version, transaction, info, added)
         if version is not None:
             self._footers.forget(files)
-            if (version + 1) % CHECKPOINT_EVERY == 0:
-                self._checkpoint()
+            self._committed(version)
         return version
+
+    def _committed(self, version: int) -> None:
+        if (version + 1) % CHECKPOINT_EVERY == 0:
+            self._checkpoint()
 
     def _refuse_nulls(self, files: Sequence[str], footers: Sequence[Footer]) -> None:
         """A plan may be wrong about its columns, and rows may have been staged with another plan."""
@@ -252,18 +269,24 @@ class DeltaSink(TableSink):
         if not self._is_next(expected_version, transaction):
             return None
         refuse_foreign(self.name, self._history.foreign(to_version, expected_version), force)
+        notes = self._notes_of(to_version)
         with table_errors(self.name, self.path):
             table = reading.load(self._files.url, version=expected_version) if expected_version >= 0 else None
             if table is None or to_version == expected_version or (to_version < 0 and not table.file_uris()):
                 info = log.commit_info("RESTORE", None, version=str(to_version))
+                info[0]["commitInfo"] |= notes
                 return self._commit(expected_version, transaction, info, [])
-            return self._restore(table, transaction, to_version)
+            return self._restore(table, transaction, to_version, notes)
+
+    def _notes_of(self, version: int) -> dict[str, str]:
+        """What the commit that goes back to a version has to note."""
+        return {}
 
     def _commit(
-        self, expected_version: int, transaction: int, info: log.Actions, added: log.Actions
+        self, expected_version: int, transaction: int, info: log.Actions, changed: log.Actions
     ) -> int | None:
-        made = log.definition(plain(self.schema), self.partition_by) if expected_version < 0 else []
-        actions = [*info, *made, *log.transaction_action(self._app, transaction), *added]
+        made = log.definition(plain(self._shown_schema), self.partition_by) if expected_version < 0 else []
+        actions = [*info, *made, *log.transaction_action(self._app, transaction), *changed]
         name = log.commit_name(expected_version + 1)
         return expected_version + 1 if self._files.create(name, log.encode_commit(actions)) else None
 
@@ -271,11 +294,13 @@ class DeltaSink(TableSink):
         values = partition_values(name, self.partition_by)
         return log.add_action(name, footer.size, values, statistics(footer.metadata))
 
-    def _restore(self, table: DeltaTable, transaction: int, to_version: int) -> int | None:
+    def _restore(
+        self, table: DeltaTable, transaction: int, to_version: int, notes: dict[str, str]
+    ) -> int | None:
         """Restore an earlier version, in one commit right after the version of `table`."""
         expected = table.version()
         properties = CommitProperties(
-            max_commit_retries=0, app_transactions=[Transaction(self._app, transaction)]
+            notes or None, max_commit_retries=0, app_transactions=[Transaction(self._app, transaction)]
         )
         try:
             if to_version < 0:
@@ -320,7 +345,8 @@ class DeltaSink(TableSink):
         if version < 0:
             own = files = 0
         elif commit is not None and self._app in commit.transactions:
-            own, files = commit.transactions[self._app], len(commit.added)
+            own = commit.transactions[self._app]
+            files = len(commit.added) if commit.changes is None else commit.changes
         else:  # a checkpoint of the log may still have the transaction of a commit that was cleaned up
             with table_errors(self.name, self.path):
                 own = reading.load(self._files.url, version=version).transaction_version(self._app) or 0
@@ -388,9 +414,17 @@ class DeltaSink(TableSink):
                 break
             oldest = commit.version
             self._note(commit.added)
+            self._note(name for run in commit.tombstones or () for name in run)
         self._looked_up_to = head
         return self._published & set(attempts)
 
     def _note(self, names: Iterable[str]) -> None:
         own = (name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix))
         self._published.update(name.partition("/")[0] for name in own)
+
+
+def _keyed(keys: Sequence[str], sequence_by: str | None) -> str:
+    if not keys:
+        return "no keys"
+    by = f" and sequence_by={sequence_by!r}" if sequence_by is not None else " and without sequence_by"
+    return f"keys={[*keys]}{by}"
