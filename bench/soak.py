@@ -129,6 +129,12 @@ class Soak:
 
     # --- faults -----------------------------------------------------------------------------------------
 
+    @property
+    def leader(self) -> str:
+        """The member that leads; another one while a command does."""
+        leads = self.team.leader
+        return leads if leads in MEMBERS else self.random.choice(MEMBERS)
+
     def some_time(self, least: float, most: float) -> None:
         """Lets the fault last. This is the duration of the fault, not a wait for a condition."""
         time.sleep(self.random.uniform(least, most))
@@ -145,7 +151,7 @@ class Soak:
         self._kill(self.random.choice(MEMBERS))
 
     def kill_leader(self) -> None:
-        self._kill(self.team.leader)
+        self._kill(self.leader)
 
     def kill_two(self) -> None:
         self._kill(*self.random.sample(MEMBERS, 2))
@@ -154,14 +160,14 @@ class Soak:
         self._kill(*MEMBERS)
 
     def pause(self) -> None:
-        name = self.random.choice([self.team.leader, *MEMBERS])
+        name = self.random.choice([self.leader, *MEMBERS])
         self.team.pause(name)
         self.counts["pauses"] += 1
         self.some_time(1.0, 12.0)
         self.team.resume(name)
 
     def partition(self) -> None:
-        name = self.random.choice([self.team.leader, *MEMBERS])
+        name = self.random.choice([self.leader, *MEMBERS])
         self.team.cut_off(name)
         self.counts["partitions"] += 1
         self.some_time(1.0, 12.0)

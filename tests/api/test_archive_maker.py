@@ -231,3 +231,16 @@ def test_java_uses_the_archive_that_was_made(place: Path) -> None:
 
 
 def void(_: object) -> None: ...
+
+
+@pytest.mark.slow
+def test_a_training_that_hangs_ends(place: Path) -> None:
+    program = (
+        "import time\nfrom pathlib import Path\nfrom cutwater.api import archive_training as training\n"
+        "def hang(*_):\n    try:\n        time.sleep(300)\n    finally:\n        Path('cleaned').touch()\n"
+        "training.GIVES_UP_S, training.make = 0.2, hang\ntraining.main()"
+    )
+    place.mkdir(parents=True)
+    done = subprocess.run([sys.executable, "-c", program], cwd=place, timeout=120, stderr=subprocess.DEVNULL)
+    assert done.returncode == 1
+    assert (place / "cleaned").exists()

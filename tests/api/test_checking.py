@@ -119,3 +119,23 @@ def test_one_member_is_checked_as_far_as_its_inputs_are_known(source: Path) -> N
     alone = checked(pipeline, member="b")
     assert alone.mistakes == []
     assert "stage 'big' is not checked: it reads 'orders' of another member" in alone.notes[0]
+
+
+def test_mistakes_of_the_graph_do_not_hide_those_of_the_plans(source: Path) -> None:
+    pipeline = shop(extra=True)
+
+    @pipeline.stage(
+        sinks=[cw.delta("elsewhere/all"), cw.delta("out/once"), cw.delta("out/once", name="twice")]
+    )
+    def sorted_orders(orders: DataFrame) -> DataFrame:
+        return orders.orderBy("id")
+
+    write_deltalake("out/all", numbers(range(3)))
+    said: list[str] = []
+    report = check_pipeline(pipeline, None, cw.RunConfig(), said.append)
+    found = ["two sinks are named 'all'", "both write to out/once", "Sorting"]
+    assert len(report.mistakes) == len(found), report.mistakes
+    for mistake, says in zip(report.mistakes, found, strict=True):
+        assert says in mistake
+    assert all(stage.is_checked for stage in report.stages)
+    assert [line.partition(" ")[0] for line in said] == ["starting", "looking", "looking"]

@@ -71,3 +71,10 @@ def test_lines_to_gets_every_line_and_other_handlers_get_the_same_as_without_it(
     assert log_lines == ["begun", "done"]
     assert [r.getMessage() for r in kept.records] == (log_lines if level == logging.INFO else [])
     assert (LOG.level, LOG.propagate, LOG.handlers) == before
+
+
+def test_a_line_cannot_control_the_terminal() -> None:
+    lines: list[str] = []
+    with configured(), lines_to(lines.append):
+        log_of("shop", "till").info("it failed: %s", "\x1b[31mboom\r\nsecond\x07")
+    assert lines == ["it failed: \u241b[31mboom\nsecond\u2407"]

@@ -149,6 +149,12 @@ def test_two_sinks_need_different_paths_however_they_are_spelled(tmp_path: Path,
         ({"trigger": "soon"}, "trigger 'soon'"),
         ({"max_rows": 0}, "max_rows is 0; give 1 or more, or None for no limit"),
         ({"sinks": ["out"]}, "is not a sink"),
+        ({"sinks": cw.delta("x")}, r"sinks is the sink x; give a list: sinks=\["),
+        ({"sinks": "x"}, "sinks is 'x'; give a list"),
+        ({"sinks": None}, "sinks is None; give a list"),
+        ({"max_rows": 1.5}, "max_rows is 1.5; give 1 or more, as a whole number, or None"),
+        ({"trigger": float("nan")}, "trigger is nan, which is not a duration"),
+        ({"chain": "yes"}, "chain is 'yes'; give True or False"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], says: str) -> None:
@@ -164,10 +170,17 @@ def test_a_stage_with_variable_parameters_is_refused() -> None:
         @pipeline.stage
         def any_of(*inputs: Any) -> Any: ...
 
+    with pytest.raises(UserError, match=r"takes \*\*options"):
+
+        @pipeline.stage
+        def any_named(**options: Any) -> Any: ...
+
 
 def test_an_invalid_pipeline_name_and_a_savepoint_before_the_start_are_refused() -> None:
     with pytest.raises(UserError, match="cannot name a pipeline"):
         cw.Pipeline("a/b")
+    with pytest.raises(UserError, match="chain is 'no'; give True or False"):
+        cw.Pipeline("p", chain="no")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="start\\(\\) it first"):
         cw.Pipeline("p").savepoint("x")
 

@@ -244,3 +244,11 @@ def test_it_shows_the_archive_of_java_classes(monkeypatch: pytest.MonkeyPatch, t
     (tmp_path / "made").write_bytes(b"classes")
     path = class_archive.put(tmp_path / "made", "key")
     assert doctor.archive() == Part("class archive", "7 B", str(path))
+
+
+def test_a_folder_that_is_not_there_is_tried_and_not_left_behind(tmp_path: Path) -> None:
+    found = parts(document("doctor", "--store", tmp_path / "mistyped/folder"))["store"]
+    assert (found["version"], "no such folder yet" in found["where"]) == ("works", True)
+    assert list(tmp_path.iterdir()) == []
+    document("doctor", "--store", (tmp_path / "mistyped").as_uri())
+    assert list(tmp_path.iterdir()) == []

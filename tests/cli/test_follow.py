@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cutwater.cli.follow import ending_on_sigterm, run_once
+from cutwater.cli.follow import _end_group, ending_on_sigterm, run_once
 from cutwater.cli.main import app
 from cutwater.protocol.follower.followed import Followed
 from tests.support.spark_helpers import await_that
@@ -93,7 +93,7 @@ def test_a_command_ends_with_its_follower(sent: signal.Signals, tmp_path: Path) 
     pids = tmp_path / "pids"
     script = f"sleep 300 & echo $$ $! > {pids}; wait"
     program = (
-        "import signal, sys; from cutwater.cli.follow import ending_on_sigterm, run_once\n"
+        "import signal, sys; from cutwater.cli.follow import _end_group, ending_on_sigterm, run_once\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "with ending_on_sigterm(): run_once(sys.argv[1], b'{}')"
     )
@@ -137,3 +137,16 @@ def has_ended(pid: int) -> bool:
 def test_an_empty_command_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     done = invoke(Epochs(), monkeypatch, "--exec", " ")
     assert (done.exit_code, "--exec needs a command" in done.output) == (1, True)
+
+
+def test_what_a_command_has_started_ends_with_it_also_if_only_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cutwater.cli.follow.COMMAND_ENDS_S", 0.5)
+    pid = tmp_path / "pid"
+    stubborn = f"trap '' TERM; echo $$ > {pid}; sleep 300"
+    process = subprocess.Popen(["sh", "-c", 'sh -c "$1" & wait', "sh", stubborn], start_new_session=True)
+    await_that("the command has started it", lambda: pid.exists() and bool(pid.read_text().strip()), 30)
+    _end_group(process)
+    assert process.returncode == -signal.SIGTERM
+    await_that("it has ended", partial(has_ended, int(pid.read_text())), 10)

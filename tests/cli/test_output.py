@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from io import StringIO
 
 import pytest
+from rich.table import Table
+from rich.text import Text
 
 from cutwater.cli.checkpoints import describe_watermark
-from cutwater.cli.output import local
+from cutwater.cli.output import CleanConsole, local
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
 from cutwater.store.figures import plural, size
 
@@ -45,3 +48,18 @@ def test_a_timestamp_of_today_has_no_date() -> None:
 def test_plural_has_no_ending_for_one() -> None:
     assert [plural(count, "object") for count in (0, 1, 2)] == ["0 objects", "1 object", "2 objects"]
     assert [plural(count, "batch") for count in (1, 2000)] == ["1 batch", "2,000 batches"]
+
+
+def test_a_text_of_others_cannot_control_the_terminal() -> None:
+    written = StringIO()
+    screen = CleanConsole(
+        file=written, force_terminal=True, color_system="standard", width=80, highlight=False
+    )
+    made = Table("\x1b[5mname")
+    made.add_row(Text("\x1b]0;owned\x07"))
+    screen.print(Text("error: \x1b[31mboom", "red"), made, "\x1b[2J", markup=False)
+    out = written.getvalue()
+    for evil in ("\x1b[31mboom", "\x1b[5m", "\x1b]0", "\x07", "\x1b[2J"):
+        assert evil not in out
+    assert "\u241b[31mboom" in out
+    assert "\x1b[" in out, "its own styles are kept"

@@ -40,3 +40,33 @@ def test_a_failure_is_one_line_until_it_is_over() -> None:
     assert len(said) == 2
     assert "stage 'a' cannot be committed to Kafka's consumer group 'g'" in said[0]
     assert "not authorized" in said[0]
+
+
+class Thrown:
+    """An exception of Java's, as Py4J shows it."""
+
+    def __init__(self, message: str, cause: Thrown | None = None) -> None:
+        self.getMessage = lambda: message
+        self.getCause = lambda: cause
+
+
+class JavaError(Exception):
+    def __init__(self, thrown: Thrown) -> None:
+        super().__init__(
+            "An error occurred while calling o12.get.\n: java.util.concurrent.ExecutionException: org..."
+        )
+        self.java_exception = thrown
+
+
+def test_an_error_of_kafka_is_said_in_its_words() -> None:
+    said: list[str] = []
+    error = JavaError(
+        Thrown("org.apache.X: outer", Thrown("Not authorized to access group: g\n  at org.apache"))
+    )
+
+    def commit(stage: str, group: str, report: StageReport) -> None:
+        raise error
+
+    KafkaGroups({"a": "g"}, lambda _: {"a": REPORT}, commit, said.append)(0.0, ev.EpochCommitted(1, None))
+    (line,) = said
+    assert line.endswith("the pipeline is not affected: Not authorized to access group: g")

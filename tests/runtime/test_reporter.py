@@ -159,3 +159,19 @@ def test_a_report_that_fails_is_an_event_and_not_the_last(reporting: Reporting) 
     reporter._repeat(task)
     assert len(tries) == 2
     assert reporting.events == [OperationFailed("reporting the status", "KeyError: 'x'")]
+
+
+def test_a_report_that_fails_is_a_trouble_until_one_succeeds(reporting: Reporting) -> None:
+    reporter = reporting.reporter()
+    reporter.every_s = 0.001
+    seen: list[str] = []
+
+    def task() -> None:
+        seen.append(reporter._troubles.latest)
+        if len(seen) == 1:
+            raise KeyError("x")
+        if len(seen) == 3:
+            reporter._stopped.set()
+
+    reporter._repeat(task)
+    assert seen == ["", "reporting the status: KeyError: 'x'", ""]

@@ -594,3 +594,29 @@ def test_look_does_not_wait_forever_for_a_turn_to_end(monkeypatch: pytest.Monkey
         loop.look(lambda: None)
     go_on.set()
     loop.stop()
+
+
+def test_an_operation_that_fails_is_a_trouble_until_it_succeeds() -> None:
+    said: Said = SimpleQueue()
+    tries: list[str] = []
+    seen: list[str] = []
+
+    def perform(effect: fx.Effect) -> Any:
+        assert isinstance(effect, fx.Read)
+        tries.append(effect.name)
+        if len(tries) == 1:
+            raise OSError("no route")
+        return b""
+
+    def procedure() -> fx.Procedure[None]:
+        for _ in range(2):
+            yield fx.Read("a")
+            seen.append(loop._troubles.latest)
+        said.put("done")
+
+    loop = shell(perform)
+    loop.spawn("one", procedure())
+    loop.start()
+    assert said.get(timeout=10) == "done"
+    assert seen == ["Read: no route", ""]
+    loop.stop()

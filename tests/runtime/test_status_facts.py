@@ -8,6 +8,7 @@ import pytest
 
 from cutwater.protocol.base import events as ev
 from cutwater.runtime.status_facts import StatusFacts
+from cutwater.runtime.troubles import Troubles
 
 
 def test_an_epoch_is_open_from_its_beginning_until_it_is_decided() -> None:
@@ -31,10 +32,18 @@ def test_a_commit_of_an_epoch_that_was_begun_unseen_is_not_timed() -> None:
     assert facts.last_commit is None
 
 
-def test_the_latest_error_of_a_stage_and_the_latest_trouble_are_kept() -> None:
+def test_the_latest_error_of_a_stage_is_kept() -> None:
     facts = StatusFacts()
     facts(1.0, ev.StageFailed("s", "first", False, 1, 2, 1_000))
     facts(2.0, ev.StageGivenUp("s", "second", 2))
-    facts(3.0, ev.OperationFailed("Read", "no route"))
     assert facts.stage_errors == {"s": "second"}
+
+
+def test_the_trouble_is_what_still_fails() -> None:
+    troubles = Troubles()
+    facts = StatusFacts(troubles)
+    assert facts.trouble == ""
+    troubles.failed("Read", "no route")
     assert facts.trouble == "Read: no route"
+    troubles.worked("Read")
+    assert facts.trouble == ""

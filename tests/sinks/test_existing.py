@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from deltalake import write_deltalake
 from cutwater.protocol.base.errors import UserError
 from cutwater.sinks.contract import Sink
 from cutwater.sinks.delta.making import delta
+from cutwater.sinks.foreach_epoch import foreach_epoch
 from cutwater.sinks.parquet import parquet
 from cutwater.sinks.records import description
 from cutwater.store.contract import Store
@@ -111,3 +113,39 @@ def test_the_name_of_a_folder_is_one(store: Store, here: Path) -> None:
 def test_what_to_do_with_an_existing_table_has_one_answer(make: Any) -> None:
     with pytest.raises(UserError, match="existing='overwrite'; give existing='append'"):
         make(existing="overwrite")
+
+
+def rows_of(*fields: tuple[str, Any]) -> str:
+    described = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in fields]
+    return json.dumps({"type": "struct", "fields": described})
+
+
+@pytest.mark.parametrize(
+    ("kind", "partition_by", "fields", "why"),
+    [
+        ("delta", ["id"], [("id", "long")], "partitioned by all columns"),
+        ("parquet", ["id", "id"], [("id", "long"), ("k", "long")], "partitioned by id twice"),
+        ("parquet", None, [("id", "long"), ("i", "interval")], "column i is a calendar interval"),
+        ("delta", None, [("id", "long"), ("v", {"type": "struct", "fields": []})], "column v is a struct without"),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be_written_are_refused_before_the_start(
+    kind: str, partition_by: Any, fields: list[tuple[str, Any]], why: str, store: Store, tmp_path: Path
+) -> None:
+    sink = KINDS[kind](str(tmp_path / "out"), partition_by=partition_by)
+    with pytest.raises(UserError, match=f"sink out cannot be written: .*{why}"):
+        sink.bind(store, "out", rows_of(*fields), register=False, create=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_parquet_table_may_be_partitioned_by_all_its_columns(store: Store, tmp_path: Path) -> None:
+    sink = parquet(str(tmp_path / "out"), partition_by=["id"])
+    sink.bind(store, "out", rows_of(("id", "long")), register=False, create=False)
+
+
+def test_a_function_gets_no_rows_that_cannot_be_staged(store: Store) -> None:
+    sink = foreach_epoch(print, name="out")
+    with pytest.raises(UserError, match="sink out cannot be written: column i is a calendar interval"):
+        sink.bind(store, "out", rows_of(("i", "interval")), register=False, create=False)
+    with pytest.raises(UserError, match=r"foreach_epoch\(3\): give a function"):
+        foreach_epoch(3)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from cutwater.sinks.footers import _encloses
-from cutwater.sinks.schemas import leaves, plain, unfit_for_delta, unfit_to_partition
+from cutwater.sinks.schemas import leaves, plain, unfit_for_delta, unfit_to_partition, unwritable
 
 
 def field(name: str, kind: Any, nullable: bool = True, **metadata: str) -> dict[str, Any]:
@@ -104,3 +104,38 @@ def test_bounds_enclose_what_is_in_a_file_or_say_nothing_of_it(low: Any, high: A
     least, most = bounds[type(low)]
     said = SimpleNamespace(min=least, max=most)
     assert _encloses(said, pa.scalar(low), pa.scalar(high)) is fits
+
+
+ID = field("id", "long")
+
+
+@pytest.mark.parametrize(
+    ("fields", "partition_by", "why"),
+    [
+        ([ID], ["id"], "partitioned by all columns of its rows"),
+        ([ID, field("k", "long")], ["k", "k"], "partitioned by k twice"),
+        ([ID, field("k", "long"), field("K", "long")], ["k", "K"], "partitioned by K twice"),
+        ([ID, field("a", array("long"))], ["a"], "partitioned by a, which is of type array"),
+        ([ID, field("a", struct(ID))], ["a"], "partitioned by a, which is of type struct"),
+        ([ID, field("a", mapping("long", "long"))], ["a"], "partitioned by a, which is of type map"),
+        ([ID, field("a", "variant")], ["a"], "partitioned by a, which is of type variant"),
+        ([ID, field("a", "interval")], [], "column a is a calendar interval"),
+        ([ID, field("a", array(struct(field("b", "interval"))))], [], "column a.element.b is a calendar interval"),
+        ([ID, field("a", struct())], [], "column a is a struct without fields"),
+        ([ID, field("a", mapping("long", struct()))], [], "column a.value is a struct without fields"),
+        ([], [], "its rows have no columns"),
+    ],
+)  # fmt: skip
+def test_rows_that_spark_would_not_write_are_refused(
+    fields: list[dict[str, Any]], partition_by: list[str], why: str
+) -> None:
+    found = unwritable(struct(*fields), tuple(partition_by), partition_by)
+    assert found is not None
+    assert why in found
+
+
+def test_rows_that_spark_writes_are_not_refused() -> None:
+    kinds = ["void", "interval day to second", "variant", array("long"), mapping("string", struct(ID))]
+    fields = [ID, *(field(f"c{number}", kind) for number, kind in enumerate(kinds))]
+    assert unwritable(struct(*fields), ("id",), ("id",)) is None
+    assert unwritable(struct(ID), ("id",), ("__cutwater_by_id",)) is None

@@ -12,7 +12,6 @@ import pytest
 from cutwater.cluster.links import Hint, Presence
 from cutwater.protocol.base.barrier import Barrier
 from cutwater.protocol.base.errors import PublishingFailed, StoreError, UserError
-from cutwater.protocol.base.events import OperationFailed
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.watermark import NONE, WatermarkKind
 from cutwater.protocol.base.wire import (
@@ -102,8 +101,10 @@ def test_trouble_with_the_store_is_reported_but_not_repeatedly(shop: HostedPipel
     shop.await_shown(3)
 
     for number in range(2):
-        made.dispatcher.emit(OperationFailed("Read", f"no disk {number}"))
-    await_that("the status shows the latest", lambda: made.reporter.status().trouble == "Read: no disk 1", 30)
+        made.troubles.failed("Read", f"no disk {number}", "an object")
+    assert made.reporter.status().trouble == "Read: no disk 1"
+    made.troubles.worked("Read", "an object")
+    assert made.reporter.status().trouble == ""
     made.stop()
     assert [t for t in shop.log_lines if "will be retried: " in t] == [
         "an operation failed and will be retried: Read: no disk 0"

@@ -118,3 +118,57 @@ def test_an_endpoint_that_is_not_an_address_is_refused_in_one_line(endpoint: str
     adopt({"fs.s3a.endpoint": endpoint})
     with pytest.raises(StoreError, match="is not the address of a server: give http://HOST:PORT"):
         access_to("s3://b/x")
+
+
+@pytest.mark.parametrize("value", ["true", "True", "TRUE", " true ", "\ttrue\n"])
+def test_a_setting_is_true_as_hadoop_reads_it(value: str) -> None:
+    adopt({"fs.s3a.endpoint": "http://h:1", "fs.s3a.path.style.access": value})
+    config = access_to("s3://b/first/second").config
+    assert config["aws_endpoint"] == "http://h:1"
+    assert config["aws_virtual_hosted_style_request"] == "false"
+
+
+@pytest.mark.parametrize("value", ["false", "False", " FALSE "])
+def test_a_setting_is_false_as_hadoop_reads_it(value: str) -> None:
+    adopt(
+        {
+            "fs.s3a.endpoint": "h:1",
+            "fs.s3a.path.style.access": value,
+            "fs.s3a.connection.ssl.enabled": value,
+        }
+    )
+    access = access_to("s3://b/x")
+    assert (access.config["aws_endpoint"], access.allows_http) == ("http://b.h:1", True)
+    assert access.config["aws_virtual_hosted_style_request"] == "true"
+
+
+@pytest.mark.parametrize(
+    "name", ["path.style.access", "connection.ssl.enabled", "bucket.b.path.style.access"]
+)
+def test_a_setting_that_is_neither_true_nor_false_is_refused_by_name(name: str) -> None:
+    adopt({"fs.s3a.endpoint": "http://h:1", f"fs.s3a.{name}": "yes"})
+    with pytest.raises(StoreError, match=f"fs.s3a.{name} is 'yes', which is neither true nor false"):
+        access_to("s3://b/first/second")
+
+
+def test_the_choice_of_virtual_hosts_in_the_environment_is_true_or_false(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    adopt({"fs.s3a.endpoint": "http://h.example:1"})
+    monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", " True ")
+    assert access_to("s3://b/x").config["aws_endpoint"] == "http://b.h.example:1"
+    monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "1")
+    with pytest.raises(StoreError, match="AWS_VIRTUAL_HOSTED_STYLE_REQUEST is '1'"):
+        access_to("s3://b/x")
+
+
+def test_only_the_style_of_a_bucket_itself_counts() -> None:
+    adopt(
+        {
+            "fs.s3a.endpoint": "http://h.example:1",
+            "fs.s3a.path.style.access": "true",
+            "fs.s3a.bucket.own.path.style.access": "False",
+        }
+    )
+    assert access_to("s3://b/x").config["aws_endpoint"] == "http://h.example:1"
+    assert access_to("s3://own/x").config["aws_endpoint"] == "http://own.h.example:1"

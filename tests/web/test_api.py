@@ -100,7 +100,7 @@ def test_a_limit_must_be_a_number(client: TestClient, limit: str) -> None:
     [
         "stages/x", "checkpoints/5", "checkpoints/0", "checkpoints/nobody", "checkpoints/99999999999999999999999",
         "checkpoints/5/explain", "checkpoints/-1/explain", "requests/x", "nothing", "checkpoints/..%2f..%2fformat.json",
-        "..%2f..%2fetc%2fpasswd",
+        "..%2f..%2fetc%2fpasswd", "pipeline/", "checkpoints/",
     ],
 )  # fmt: skip
 def test_what_does_not_exist_is_404_with_a_reason(client: TestClient, path: str) -> None:

@@ -88,6 +88,51 @@ def test_outside_the_loopback_data_needs_the_token_and_the_page_does_not(store: 
         assert client.get(path, headers=BEARER).status_code == 200, path
 
 
+PUBLIC = "cutwater.example.com"
+
+
+def test_behind_a_proxy_all_data_needs_the_token_whatever_host_says(store: Store) -> None:
+    client = TestClient(WebServer(store, LISTEN, TOKEN, names=[PUBLIC]).app, LOCAL)
+    for host in (PUBLIC, f"{PUBLIC}:8443", PUBLIC.upper(), LISTEN):
+        for path in ("/api/v1/pipeline", "/api/v1/events", "/api/v1/openapi.json"):
+            assert client.get(path, headers={"host": host}).status_code == 401, host
+        assert client.get("/api/v1/pipeline", headers={"host": host, **BEARER}).status_code == 200, host
+        assert client.get("/", headers={"host": host}).status_code == 200, host
+    assert client.get("/api/v1/pipeline", headers={"host": "evil.example", **BEARER}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        (PUBLIC, f"https://{PUBLIC}", 202),
+        (PUBLIC, f"https://{PUBLIC}:8443", 202),
+        (LISTEN, f"https://{PUBLIC}", 202),
+        (LISTEN, LOCAL, 202),
+        (PUBLIC, "https://evil.example", 403),
+        (PUBLIC, f"https://{PUBLIC}.evil.example", 403),
+        (PUBLIC, f"https://evil.example/{PUBLIC}", 403),
+        (PUBLIC, f"https://{PUBLIC}@evil.example", 403),
+        (PUBLIC, "null", 403),
+        (PUBLIC, "https://[", 403),
+    ],
+)
+def test_a_button_works_behind_a_proxy_and_from_no_other_page(
+    store: Store, host: str, origin: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cutwater.web.requests._perform", lambda *_: (None, ""))
+    client = TestClient(WebServer(store, LISTEN, TOKEN, names=[PUBLIC]).app, LOCAL, headers=BEARER)
+    found = client.post("/api/v1/requests", json=WISH, headers={"host": host, "origin": origin})
+    assert found.status_code == status
+
+
+def test_a_public_name_needs_a_token_and_is_a_name(store: Store) -> None:
+    with pytest.raises(UserError, match=f"reach this server as {PUBLIC}, so it needs a token"):
+        WebServer(store, LISTEN, names=[PUBLIC])
+    for name in (f"https://{PUBLIC}", f"{PUBLIC}:443", f"{PUBLIC}/", "", "a b"):
+        with pytest.raises(UserError, match="give --http-name the name alone"):
+            WebServer(store, LISTEN, TOKEN, names=[name])
+
+
 def test_outside_the_loopback_a_server_needs_a_token(store: Store) -> None:
     for host in ("0.0.0.0:80", "10.0.0.1:80", "pipelines.example:80", "[::]:80"):
         with pytest.raises(UserError, match="--http-token"):

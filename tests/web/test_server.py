@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from queue import Queue
 from threading import Event, Thread
@@ -14,12 +15,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
 from cutwater.protocol.base.errors import UserError
 from cutwater.store.contract import Store
 from cutwater.telemetry.routes import routes
 from cutwater.web import api as api_module
 from cutwater.web import connection as connection_module
+from cutwater.web import hub as hub_module
 from cutwater.web.server import WebServer, listen_at
 from tests.support.written import put_status
 
@@ -221,3 +226,139 @@ def test_many_pages_at_once_are_answered(server: WebServer) -> None:
     for thread in threads:
         thread.join()
     assert found == [200] * 20
+
+
+def reading_nothing(server: WebServer, count: int, sent: bytes) -> list[socket.socket]:
+    """Clients that send this, as far as it is taken, and read nothing of the answer but its beginning."""
+    host, port = server.url.removeprefix("http://").split(":")
+    found = []
+    for _ in range(count):
+        one = socket.socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        one.settimeout(0.2)
+        one.connect((host, int(port)))
+        with suppress(TimeoutError, ConnectionError):
+            one.sendall(sent)
+        one.settimeout(20)
+        with suppress(ConnectionError):
+            one.recv(1)
+        found.append(one)
+    return found
+
+
+def is_soon_answered(server: WebServer, path: str) -> bool:
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        with suppress(OSError, http.client.HTTPException):
+            return get(server, path)[0] == 200
+        time.sleep(0.05)
+    return False
+
+
+def test_clients_that_pipeline_requests_and_read_no_answer_do_not_displace_others(
+    server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "MAX_CONNECTIONS", 5)
+    hanging = reading_nothing(server, 8, b"GET /style.css HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1_500)
+    for path in ("/", "/style.css", "/"):
+        assert is_soon_answered(server, path)
+    for one in hanging:
+        one.close()
+
+
+class Endless:
+    """A route whose answer does not end, and one that does not begin."""
+
+    def __init__(self) -> None:
+        self.gone: Queue[str] = Queue()
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/endless", lambda request: StreamingResponse(self._rows())),
+            Route("/hang", self._hang),
+        ]
+
+    async def _rows(self) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b"x" * 65_536
+                await asyncio.sleep(0)
+        finally:
+            self.gone.put("endless")
+
+    async def _hang(self, request: Request) -> Response:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            self.gone.put("hang")
+        return Response()
+
+
+ENDLESS = b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def test_clients_that_do_not_read_their_one_answer_do_not_displace_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "MAX_CONNECTIONS", 3)
+    server = WebServer(store, "127.0.0.1:0", routes=Endless().routes())
+    server.start()
+    try:
+        hanging = reading_nothing(server, 3, ENDLESS)
+        assert is_soon_answered(server, "/")
+        for one in hanging:
+            one.close()
+    finally:
+        server.stop()
+
+
+def test_an_answer_that_is_not_read_is_given_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "STALL_S", 0.1)
+    endless = Endless()
+    server = WebServer(store, "127.0.0.1:0", routes=endless.routes())
+    server.start()
+    try:
+        (one,) = reading_nothing(server, 1, ENDLESS)
+        assert endless.gone.get(timeout=10) == "endless"
+        one.close()
+    finally:
+        server.stop()
+
+
+def test_a_page_that_does_not_read_gives_up_its_connection(
+    server: WebServer, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not only its place among the pages: to close it would wait until it reads."""
+    monkeypatch.setattr(hub_module, "SEND_S", 0.05)
+    monkeypatch.setattr(hub_module, "HEARTBEAT_S", 0.01)
+    (one,) = reading_nothing(server, 1, b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert server._shown is not None
+    hub = server._shown._hub
+    deadline = time.monotonic() + 30
+    while hub.clients and time.monotonic() < deadline:
+        hub.publish("pipeline", b"x" * 500_000)
+        time.sleep(0.01)
+    assert hub.clients == 0
+    assert server._server is not None
+    connections = server._server.server_state.connections
+    while connections and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not connections
+    assert [record.getMessage() for record in caplog.records] == []
+    one.close()
+
+
+def test_a_server_that_ends_while_it_answers_says_nothing_about_it(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    endless = Endless()
+    server = WebServer(store, "127.0.0.1:0", routes=endless.routes())
+    server.start()
+    hanging = reading_nothing(server, 2, ENDLESS)
+    hanging += opened(server, 1, b"GET /hang HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    get(server, "/")
+    server.stop()
+    assert sorted(endless.gone.get(timeout=10) for _ in range(3)) == ["endless", "endless", "hang"]
+    assert [record.getMessage() for record in caplog.records] == []
+    for one in hanging:
+        one.close()

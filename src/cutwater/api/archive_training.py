@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,9 @@ from cutwater.spark.internals.gateway import end_jvm
 
 ENDS_WITHIN_S = 900.0
 """How long Java may take to write the archive."""
+GIVES_UP_S = 1_800.0
+"""How long all of it may take: nobody waits for this process, so nobody would notice that it hangs."""
+CLEANS_UP_S = 60.0
 
 
 def train(made: Path) -> None:
@@ -68,7 +72,16 @@ def _add_stages(pipeline: Pipeline, folder: Path) -> None:
         )
 
 
+def _give_up(*_: object) -> None:
+    """Ends this process. Java ends with it, since it reads a pipe from it."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, CLEANS_UP_S)
+    raise SystemExit("the archive of Java's classes has taken too long")
+
+
 def main() -> None:
+    signal.signal(signal.SIGALRM, _give_up)
+    signal.setitimer(signal.ITIMER_REAL, GIVES_UP_S)
     os.nice(19)
     with suppress(OSError):  # if memory runs out, this process and its Java go first
         Path("/proc/self/oom_score_adj").write_text("1000")

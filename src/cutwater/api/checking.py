@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -15,9 +16,9 @@ from cutwater.plan.assemble import chain, check_graph, known_elsewhere, own_stag
 from cutwater.plan.build import Builder, PlannedPipeline, bind_sinks
 from cutwater.plan.chaining import ChainFacts, Chaining, Wish, make_topology
 from cutwater.plan.compare import differences
-from cutwater.plan.graph import StageDef, graph_mistakes, in_order
+from cutwater.plan.graph import StageDef, each_after_inputs, graph_mistakes
 from cutwater.protocol.base.chain import digest
-from cutwater.protocol.base.errors import CutwaterError, Mistakes, UserError, mistakes_in
+from cutwater.protocol.base.errors import CutwaterError, UserError, mistakes_in
 from cutwater.protocol.base.paths import sink_description_name
 from cutwater.protocol.base.records import StageSpec, Topology, encode, seal
 from cutwater.runtime.restore import check_sources, restore_before_start
@@ -28,6 +29,7 @@ from cutwater.spark.internals.gateway import end_session
 from cutwater.spark.session import check_reach, make_session
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
+from cutwater.store.figures import plural
 from cutwater.store.opening import look_at
 from cutwater.store.overlay import Overlay
 from cutwater.store.presence import Presence, Watch
@@ -107,7 +109,8 @@ def check_pipeline(
     log("starting Spark to look at the plans; no query is started")
     spark = make_session(pipeline.name, config.master, config.conf)
     try:
-        _check_stages(report, own, others, where, spark, store is not None)
+        log(f"looking at the plans of {plural(len(own), 'stage')}")
+        _check_stages(report, own, others, where, spark, store is not None, log)
     finally:
         end_session(spark)
     return report
@@ -127,14 +130,11 @@ def _check_stages(
     store: Store,
     spark: SparkSession,
     has_store: bool,
+    log: Callable[[str], None],
 ) -> None:
     ordered: list[StageDef] = []
-    try:
-        ordered = in_order(own, elsewhere=True)
-    except Mistakes:
-        pass  # they are in the report
-    except UserError as error:
-        report.add([str(error)])
+    with report.collecting():
+        ordered = each_after_inputs(own)  # other mistakes of the graph leave plans to look at
     if not ordered and own:
         report.stages = [_shown(stage, None) for stage in own.values()]
         return
@@ -157,10 +157,13 @@ def _check_stages(
         )
     was_chained = recorded.chained if recorded is not None else ()
     report.stages = _with_chaining(report.stages, chaining, builder.facts, was_chained)
-    topology = make_topology({**others, **builder.specs}, chaining.readers)
+    topology = Topology({})
+    with report.collecting():
+        topology = make_topology({**others, **builder.specs}, chaining.readers)
     planned = PlannedPipeline(report.pipeline, spark, {}, topology, {})
     with report.collecting():
         planned = builder.finish(topology)
+    log("looking at the tables" + (" and the store" if has_store else ""))
     if has_store:
         with report.collecting():
             check_reach(spark, store.spark_url("any"))
@@ -169,10 +172,29 @@ def _check_stages(
             with suppress(CutwaterError, OSError):  # binding it says the same
                 _take_for_known(store, sink)
     with report.collecting():
-        bind_sinks(planned, store, create=False)
+        bind_sinks(_with_own_targets(planned), store, create=False)
     if has_store and not report.mistakes and not builder.unchecked:
         with report.collecting():
             _compare(report, store, planned, topology)
+
+
+def _with_own_targets(planned: PlannedPipeline) -> PlannedPipeline:
+    """Without the sinks that share a name or a path, which is in the report: each would be taken for the other."""
+    sinks = [sink for stage in planned.stages.values() for sink in stage.sinks]
+    names, paths = Counter(sink.name for sink in sinks), Counter(_path_of(sink) for sink in sinks)
+
+    def is_alone(sink: Sink) -> bool:
+        return names[sink.name] == 1 and (sink.path is None or paths[_path_of(sink)] == 1)
+
+    stages = {
+        name: msgspec.structs.replace(stage, sinks=tuple(filter(is_alone, stage.sinks)))
+        for name, stage in planned.stages.items()
+    }
+    return msgspec.structs.replace(planned, stages=stages)
+
+
+def _path_of(sink: Sink) -> str | None:
+    return sink.path.rstrip("/") if sink.path is not None else None
 
 
 def _take_for_known(store: Store, sink: Sink) -> None:

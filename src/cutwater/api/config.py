@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from cutwater.cluster.config import ClusterConfig
+from cutwater.plan.given import check_count, check_duration, check_truth
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.options import refuse_unknown
@@ -28,6 +29,8 @@ HEARTBEAT_MS = 1_000
 POLL_ALONE_MS, POLL_FOLDER_MS, POLL_BUCKET_MS = 200, 1_000, 2_000
 _DURATIONS = ("every", "min_pause", "timeout", "alignment_timeout", "idle_after", "leader_timeout")
 _FLOORS = {"retained": 1, "max_concurrent": 1, "full_every": 1, "restarts": 0, "tolerated_failures": 0}
+_OPTIONAL = ("alignment_timeout", "full_every", "tolerated_failures")
+_TRUTHS = ("once", "unaligned", "rechain", "force", "takeover")
 _NAMES = ("drop", "reset", "wait_for")
 
 Duration = str | float
@@ -223,13 +226,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Named):
 
     def __post_init__(self) -> None:
         for name in _DURATIONS:
-            value = getattr(self, name)
-            if value is not None:
-                seconds(value, name)
+            if getattr(self, name) is not None or name not in _OPTIONAL:
+                check_duration(getattr(self, name), name)
         for name, floor in _FLOORS.items():
-            value = getattr(self, name)
-            if value is not None and value < floor:
-                raise UserError(f"{name} is {value}; give {floor} or more")
+            if getattr(self, name) is not None or name not in _OPTIONAL:
+                check_count(getattr(self, name), name, floor)
+        for name in _TRUTHS:
+            check_truth(getattr(self, name), name)
         for name in _NAMES:
             value = getattr(self, name)
             if isinstance(value, str):

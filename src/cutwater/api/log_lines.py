@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from cutwater.store.printable import printable
+
 LOG = logging.getLogger("cutwater")
 Log = logging.LoggerAdapter[logging.Logger]
 
@@ -52,4 +54,4 @@ class _Lines(logging.Handler):
         self._write = write
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._write(record.getMessage())
+        self._write(printable(record.getMessage().replace("\r\n", "\n")))

@@ -19,6 +19,7 @@ from cutwater.api.signals import Signals, caught_signals
 from cutwater.api.starting import Starting, new_session
 from cutwater.plan.assemble import WaitEnded, own_stages
 from cutwater.plan.chaining import Wish
+from cutwater.plan.given import check_truth
 from cutwater.plan.graph import StageDef, define, in_order
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import GraphChanged, UserError
@@ -58,6 +59,7 @@ class Pipeline:
         table; `chain=` of a stage decides otherwise for that stage."""
         if not name or not name.replace("-", "_").replace(".", "_").isidentifier():
             raise UserError(f"'{name}' cannot name a pipeline: use letters, digits, '_', '-' and '.'")
+        check_truth(chain, "chain")
         self.name = name
         self.chain = chain
         self.stages: dict[str, StageDef] = {}
@@ -147,6 +149,7 @@ class Pipeline:
     def _wish(self, chain: bool | None) -> Wish:
         if chain is None:
             return Wish.MAY if self.chain else Wish.NEVER
+        check_truth(chain, "chain")
         return Wish.MUST if chain else Wish.NEVER
 
     # --- running --------------------------------------------------------------------------------------

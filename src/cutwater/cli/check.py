@@ -45,7 +45,7 @@ def check(
     pipeline = load(target)
     config = RunConfig(master=master, conf=settings_of(conf or []), member=member)
     said: list[str] = []
-    with waiting(f"checking {pipeline.name}", as_json) as update, capture_stderr(said.append):
+    with waiting(f"checking {pipeline.name}", as_json, lines=True) as update, capture_stderr(said.append):
         report = check_pipeline(pipeline, store, config, update)
     document: dict[str, Any] = {"ok": not report.mistakes, "store": store, **msgspec.to_builtins(report)}
     text: list[Any] = [

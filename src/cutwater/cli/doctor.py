@@ -7,11 +7,12 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import typer
@@ -70,12 +71,13 @@ def doctor(
     every run needs is missing."""
     parts = [Part("cutwater", __version__, str(Path(__file__).parent.parent)), python(), java()]
     parts += [*packages(), *spark_jars(), archive(), *system()]
-    if store is not None:
-        parts.append(_tried("store", lambda: _try_store(store), as_json))
-    if spark:
-        parts.append(
-            _tried("Spark session", lambda: _try_spark(master, settings_of(conf or []), store), as_json)
-        )
+    with _leaving_no_folder(store):
+        if store is not None:
+            parts.append(_tried("store", lambda: _try_store(store), as_json))
+        if spark:
+            parts.append(
+                _tried("Spark session", lambda: _try_spark(master, settings_of(conf or []), store), as_json)
+            )
     problems = [part for part in parts if part.problem]
     shown = table("part", "version", "where")
     for part in parts:
@@ -243,15 +245,44 @@ def _tried(name: str, attempt: Callable[[], Part], as_json: bool) -> Part:
             return Part(name, "unusable", "", str(error))
 
 
+@contextmanager
+def _leaving_no_folder(url: str | None) -> Iterator[None]:
+    """A folder that is made to be tried is removed again: it may be misspelled."""
+    from cutwater.store.contract import TEMP
+
+    root = _folder_of(url)
+    made = [place for place in (root, *root.parents) if not place.exists()] if root is not None else []
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            for place in (made[0] / TEMP, *made) if made else ():
+                place.rmdir()
+
+
+def _folder_of(url: str | None) -> Path | None:
+    """The folder that a store's URL or path names, if it names one."""
+    if not url or not url.strip():
+        return None
+    if "://" not in url and not url.startswith("file:"):
+        return Path(url).resolve()
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)).resolve() if parts.scheme == "file" else None
+
+
 def _try_store(url: str) -> Part:
     from cutwater.store.format import check_format
     from cutwater.store.opening import open_place
     from cutwater.store.probe import try_store
 
+    folder = _folder_of(url)
+    is_new = folder is not None and not folder.exists()
     place = open_place(url, create=True)
     check_format(place, create=False)
     try_store(place)
-    return Part("store", "works", place.url)
+    return Part(
+        "store", "works", f"{place.url} (no such folder yet; a run makes it)" if is_new else place.url
+    )
 
 
 def _try_spark(master: str | None, settings: dict[str, str], store: str | None) -> Part:

@@ -24,6 +24,8 @@ from cutwater.protocol.follower.followed import Followed
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
 COMMAND_ENDS_S = 10.0
 """How long a command may take to end after SIGTERM."""
+GROUP_LOOK_S = 0.05
+"""How often to look whether all that a command has started has ended."""
 
 
 @command
@@ -129,13 +131,17 @@ def _holding_signals() -> Iterator[None]:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a command and all that it has started: what still runs after a while is killed, also if the command itself has
+    ended."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(COMMAND_ENDS_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        deadline = time.monotonic() + COMMAND_ENDS_S
+        while time.monotonic() < deadline:
+            process.poll()  # else it counts as one of its group
+            os.killpg(process.pid, 0)
+            time.sleep(GROUP_LOOK_S)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 @contextmanager

@@ -18,6 +18,14 @@ HttpToken = Annotated[
         "token or to @FILE. Without one the page only shows. Needed if other machines can reach the address.",
     ),
 ]  # fmt: skip
+HttpName = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--http-name", metavar="NAME", show_default=False,
+        help="The host name of a proxy in front of the page, for example one that adds TLS. May be repeated. Everything "
+        "then needs the token.",
+    ),
+]  # fmt: skip
 MISSING = "the web server needs the extra `web`: pip install 'cutwater[web]'"
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from cutwater.protocol.base.durations import readable
 from cutwater.store.figures import count
+from cutwater.store.printable import one_line
 from cutwater.store.stage_status import StageStatus
 from cutwater.store.stage_texts import behind, rule_lines, source_lines, state_of
 from cutwater.store.status import ALONE, Status
@@ -55,7 +56,7 @@ def view(status: Status, where: str, now: float, news: list[str], width: int = 8
 
 
 def _line(text: str, style: str) -> Text:
-    return Text(text, style=style, overflow="ellipsis", no_wrap=True)
+    return Text(one_line(text), style=style, overflow="ellipsis", no_wrap=True)
 
 
 def _checkpoint_line(status: Status, now: float) -> Text:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from cutwater.cli.store_suggestions import suggest_store
 from cutwater.protocol.base.errors import CutwaterError
+from cutwater.store.printable import printable
 
 WIDE = 140
 """The width of output that does not go to a terminal."""
@@ -37,11 +39,19 @@ Timeout = Annotated[str, typer.Option("--timeout", help="How long to wait for th
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class CleanConsole(Console):
+    """A console that shows pictures of the control characters in texts; its own styles are not texts."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for one in super().render(renderable, options):
+            yield one if one.control else Segment(printable(one.text), one.style)
+
+
 def console(*, stderr: bool = False) -> Console:
     """A new console. Made for each use, since stdout and its width may change."""
-    made = Console(stderr=stderr, highlight=False)
+    made = CleanConsole(stderr=stderr, highlight=False)
     if not made.is_terminal:
-        made = Console(stderr=stderr, highlight=False, width=WIDE)
+        made = CleanConsole(stderr=stderr, highlight=False, width=WIDE)
     return made
 
 
@@ -87,9 +97,9 @@ def fail(message: str, as_json: bool, code: int = 1) -> None:
 
 
 @contextmanager
-def waiting(what: str, as_json: bool) -> Iterator[Callable[[str], None]]:
+def waiting(what: str, as_json: bool, lines: bool = False) -> Iterator[Callable[[str], None]]:
     """Show that long work is in progress: a spinner on a terminal, a line elsewhere. Yields a function that changes the
-    text."""
+    text; elsewhere it prints another line if `lines` is set."""
     screen = console(stderr=True)
     if as_json:
         yield lambda text: None
@@ -97,8 +107,12 @@ def waiting(what: str, as_json: bool) -> Iterator[Callable[[str], None]]:
         with screen.status(what, spinner="dots") as spinner:
             yield lambda text: spinner.update(text)
     else:
-        screen.print(f"{what} ...", markup=False, soft_wrap=True)
-        yield lambda text: None
+
+        def say(text: str) -> None:
+            screen.print(f"{text} ...", markup=False, soft_wrap=True)
+
+        say(what)
+        yield say if lines else lambda text: None
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from cutwater.cli.cluster_options import (
     TlsKey,
     cluster_config,
 )
-from cutwater.cli.http_options import HttpToken
+from cutwater.cli.http_options import HttpName, HttpToken
 from cutwater.cli.output import StoreUrl, command, console, fail
 from cutwater.cli.serving import Http, PageBeside
 from cutwater.cli.stderr_capture import capture_stderr
@@ -141,6 +141,7 @@ def run(
     leader_timeout: Annotated[str, flag("leader_timeout")] = str(DEFAULTS.leader_timeout),
     http: Http = None,
     token: HttpToken = "",
+    http_name: HttpName = None,
 ) -> None:
     """Run a pipeline, or one member of it, until it is drained by Ctrl-C (twice stops it at once), `cutwater drain`, or
     --once. If it is one of several members, Ctrl-C stops it at once, and the others wait until it is back."""
@@ -159,7 +160,7 @@ def run(
         master=master, conf=settings_of(conf or []), member=member, wait_for=tuple(wait_for or ()), cluster=cluster,
         leader_timeout=leader_timeout,
     )  # fmt: skip
-    page = PageBeside(http, token) if http is not None else None
+    page = PageBeside(http, token, http_name or ()) if http is not None else None
     _play(load(target), store, config, as_json, page)
 
 

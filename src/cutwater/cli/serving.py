@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,14 +34,15 @@ class PageBeside:
     """The page of a store, served by the process that runs one of its members. Raises `UserError` at once if the address
     cannot be used, before Spark starts."""
 
-    def __init__(self, listen: str, token: str) -> None:
+    def __init__(self, listen: str, token: str, names: Sequence[str] = ()) -> None:
         require_web()
         from cutwater.web.server import check_token, listen_at, parse_address
 
         self._listen = listen
         self._token = http_token(token)
         host, port = parse_address(listen)
-        check_token(host, self._token)
+        check_token(host, self._token, names)
+        self._names = names
         listen_at(host, port).close()
         self._server: WebServer | None = None
         self._over = Event()
@@ -50,7 +52,7 @@ class PageBeside:
         shown as soon as there is one. Returns the address."""
         from cutwater.web.server import WebServer
 
-        self._server = WebServer(None, self._listen, self._token, _routes(pipeline))
+        self._server = WebServer(None, self._listen, self._token, _routes(pipeline), names=self._names)
         self._server.start()
         Thread(
             target=self._show, args=(self._server, pipeline, store), name="cutwater-web-open", daemon=True

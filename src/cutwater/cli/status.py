@@ -31,6 +31,7 @@ from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from cutwater.store.presence import UNABLE, Presence, Seen, Watch, silence_s
+from cutwater.store.printable import one_line
 from cutwater.store.process_identity import exists
 from cutwater.store.status import ALONE, Status, read_status
 
@@ -102,7 +103,7 @@ def _gone(seen: Seen) -> Text:
         text.append(f", member '{member.member}'")
     text.append(" is not running: ")
     if member.is_over:
-        why = f": {member.trouble}" if member.state == "failed" and member.trouble else ""
+        why = f": {one_line(member.trouble)}" if member.state == "failed" and member.trouble else ""
         return text.append(f"{member.state} {at} ({who}){why}")
     if seen.presence is Presence.ENDED:
         return text.append(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cutwater.cli.cluster_options import Peer, Secret, peer_config
-from cutwater.cli.http_options import HttpToken, http_token, require_web
+from cutwater.cli.http_options import HttpName, HttpToken, http_token, require_web
 from cutwater.cli.output import AsJson, StoreUrl, command, show
 from cutwater.protocol.base.errors import UserError
 from cutwater.store.opening import open_store
@@ -27,6 +27,7 @@ def ui(
         str, typer.Option("--listen", metavar="HOST:PORT", help="The address to serve at.")
     ] = "127.0.0.1:8080",
     token: HttpToken = "",
+    http_name: HttpName = None,
     peer: Peer = None,
     secret: Secret = "",
     as_json: AsJson = False,
@@ -45,7 +46,7 @@ def ui(
 
             found = opened.enter_context(Observer(cluster, _pipeline(where), lambda line: None))
             statuses = found.statuses
-        server = WebServer(where, listen, http_token(token), statuses=statuses)
+        server = WebServer(where, listen, http_token(token), statuses=statuses, names=http_name or ())
         over = Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: over.set())

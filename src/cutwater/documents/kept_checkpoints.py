@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -118,7 +118,15 @@ def parse_time(text: str) -> datetime:
             f"'{text}' is not a time; write 2026-11-16 12:00 or 2026-11-16 12:00:30 (local time), or add the offset: "
             "2026-11-16 12:00+01:00, 2026-11-16 12:00Z"
         ) from error
-    return found if found.tzinfo is not None else found.astimezone()
+    try:
+        moment = found if found.tzinfo is not None else found.astimezone()
+        moment.timestamp()
+        moment.astimezone(UTC)
+    except (ValueError, OverflowError, OSError) as error:  # at the ends of the calendar
+        raise UserError(
+            f"'{text}' is too long ago, or too far ahead, to be compared with other times"
+        ) from error
+    return moment
 
 
 def _told(moment: datetime) -> str:

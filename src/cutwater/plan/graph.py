@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from cutwater.plan.chaining import Wish
-from cutwater.protocol.base.durations import seconds
+from cutwater.plan.given import check_count, check_duration
 from cutwater.protocol.base.errors import UserError, refuse
 from cutwater.sinks.contract import Sink
 from cutwater.sinks.quarantine import Quarantine
@@ -76,6 +76,10 @@ def define(
     inputs, wants_spark = _parameters(name, function)
     if output_mode not in MODES:
         raise UserError(f"stage '{name}': output_mode is '{output_mode}'; give one of {', '.join(MODES)}")
+    if not isinstance(sinks, Sequence) or isinstance(sinks, str):
+        raise UserError(
+            f"stage '{name}': sinks is {_shown(sinks)}; give a list: sinks=[cutwater.delta(path)]"
+        )
     rules = define_rules(name, expect, on_violation)
     for sink in sinks:
         if isinstance(sink, Quarantine):
@@ -86,13 +90,17 @@ def define(
     for sink in sinks:
         _check_sink(name, output_mode, sink)
     if trigger is not None:
-        seconds(trigger, f"stage '{name}': trigger")
-    if max_rows is not None and max_rows < 1:
-        raise UserError(f"stage '{name}': max_rows is {max_rows}; give 1 or more, or None for no limit")
+        check_duration(trigger, f"stage '{name}': trigger")
+    if max_rows is not None:
+        check_count(max_rows, f"stage '{name}': max_rows", 1, ", or None for no limit")
     return StageDef(
         name, function, inputs, wants_spark, tuple(sinks), output_mode, trigger, max_rows,
         allow_watermark_above_fan_in, allow_shared_source, member, commit_group, wish, rules,
     )  # fmt: skip
+
+
+def _shown(sinks: object) -> str:
+    return f"the sink {sinks.name}" if isinstance(sinks, Sink) else repr(sinks)
 
 
 def _parameters(stage: str, function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
@@ -101,8 +109,9 @@ def _parameters(stage: str, function: Callable[..., Any]) -> tuple[tuple[str, ..
     wants_spark = False
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
             raise UserError(
-                f"stage '{stage}' takes *{parameter.name}: every parameter must name a stage, or be '{SPARK}'"
+                f"stage '{stage}' takes {stars}{parameter.name}: every parameter must name a stage, or be '{SPARK}'"
             )
         if parameter.name == SPARK:
             wants_spark = True
@@ -134,7 +143,7 @@ def in_order(stages: dict[str, StageDef], elsewhere: bool = False) -> list[Stage
     """The stages, each after its inputs; with `elsewhere` they may read, and be read by, stages of other members. Raises
     `UserError` if they are not a valid pipeline."""
     refuse(list(graph_mistakes(stages, elsewhere)))
-    return _sorted(stages)
+    return each_after_inputs(stages)
 
 
 def graph_mistakes(stages: dict[str, StageDef], elsewhere: bool = False) -> Iterator[str]:
@@ -189,7 +198,8 @@ def _clashing_sinks(stages: dict[str, StageDef]) -> Iterator[str]:
                 places[place] = stage.name
 
 
-def _sorted(stages: dict[str, StageDef]) -> list[StageDef]:
+def each_after_inputs(stages: dict[str, StageDef]) -> list[StageDef]:
+    """The stages, each after its inputs. Raises `UserError` if they form a cycle."""
     done: dict[str, StageDef] = {}
     path: list[str] = []
 

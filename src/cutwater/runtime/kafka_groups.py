@@ -10,6 +10,7 @@ from typing import assert_never
 
 from cutwater.protocol.base import events as ev
 from cutwater.protocol.base.records import StageReport
+from cutwater.spark.internals.kafka import what_kafka_says
 
 Reports = Callable[[int], Mapping[str, StageReport] | None]
 Commit = Callable[[str, str, StageReport], None]
@@ -64,8 +65,7 @@ class KafkaGroups:
             except Exception as error:
                 if stage not in self._failing:
                     self._failing.add(stage)
-                    lines = str(error).strip().splitlines()
                     self._log(
                         f"the positions of stage '{stage}' cannot be committed to Kafka's consumer group '{group}', so "
-                        f"tools that show its lag are wrong; the pipeline is not affected: {' '.join(lines[:2])[:300]}"
+                        f"tools that show its lag are wrong; the pipeline is not affected: {what_kafka_says(error)[:300]}"
                     )

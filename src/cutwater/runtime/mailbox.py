@@ -19,12 +19,13 @@ from typing import assert_never
 from cutwater.cluster.links import Links
 from cutwater.protocol.base.chain import with_checksum
 from cutwater.protocol.base.errors import UserError
-from cutwater.protocol.base.events import ObjectRejected, Observe, OperationFailed, RequestForsaken
+from cutwater.protocol.base.events import ObjectRejected, Observe, RequestForsaken
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX, reply_name, request_name, request_of
 from cutwater.protocol.base.wire import Reply, Request, encode_message
 from cutwater.protocol.leader.inbox import FORSAKEN_S, Arrivals, Inbox, Verdict
 from cutwater.runtime.shell import Shell
 from cutwater.runtime.store_requests import renew, renew_every, understood
+from cutwater.runtime.troubles import Troubles
 from cutwater.store.contract import Store
 from cutwater.store.local import LocalStore
 
@@ -52,6 +53,7 @@ class Mailbox:
         emit: Observe,
         failure: Callable[[], BaseException | None],
         clock: Callable[[], float] = time.monotonic,
+        troubles: Troubles | None = None,
     ) -> None:
         self._store = store
         self._inbox = inbox
@@ -60,6 +62,9 @@ class Mailbox:
         self._emit = emit
         self._failure = failure
         self._clock = clock
+        self._troubles = troubles or Troubles(emit)
+        self._has_failed = False
+        """Whether some work on the store has failed since it was last begun."""
         self._waiting: dict[str, tuple[Event, list[Reply]]] = {}
         self._is_due = False
         self._renewals: dict[str, tuple[int, float]] = {}
@@ -189,6 +194,7 @@ class Mailbox:
 
     def attend(self) -> None:
         """Does all pending work on the store once. Work that fails is retried the next time, and blocks no other."""
+        self._has_failed = False
         if not self._arrivals.is_ready:
             self._guarded(lambda: self._arrivals.look_first(self._requests()))
         self._guarded(self._run_jobs)
@@ -202,6 +208,8 @@ class Mailbox:
             self._guarded(self._sweep)
         else:
             self._replies.clear()
+        if not self._has_failed:
+            self._troubles.worked(WORK)
 
     def _requests(self) -> list[str]:
         """The ids of the requests in the store."""
@@ -216,9 +224,13 @@ class Mailbox:
         try:
             yield
         except OSError as error:
-            self._emit(OperationFailed(WORK, str(error)))
+            self._trouble(str(error))
         except Exception as error:
-            self._emit(OperationFailed(WORK, f"{type(error).__name__}: {error}"))
+            self._trouble(f"{type(error).__name__}: {error}")
+
+    def _trouble(self, error: str) -> None:
+        self._has_failed = True
+        self._troubles.failed(WORK, error)
 
     def _run_jobs(self) -> None:
         for what, job in list(self._jobs.items()):

@@ -13,16 +13,17 @@ from threading import Event, Thread
 import msgspec
 
 from cutwater.cluster.links import Links
-from cutwater.protocol.base.events import Event as Emitted
-from cutwater.protocol.base.events import OperationFailed
+from cutwater.protocol.base.events import Observe
 from cutwater.protocol.base.paths import status_name
 from cutwater.runtime.member_status import About, Report
+from cutwater.runtime.troubles import Troubles
 from cutwater.store.contract import Store
 from cutwater.store.local import LocalStore
 from cutwater.store.process_identity import this_process
 from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, Status, decode_status
 
 Look = Callable[[Callable[[], Status]], Status]
+REPORTING = "reporting the status"
 
 
 class Reporter:
@@ -38,8 +39,9 @@ class Reporter:
         look: Look,
         build: Callable[[Report], Status],
         measure: Callable[[], None],
-        emit: Callable[[Emitted], None],
+        emit: Observe,
         about: About | None = None,
+        troubles: Troubles | None = None,
     ) -> None:
         self._member = member
         self._boot = boot
@@ -48,7 +50,7 @@ class Reporter:
         self._look = look
         self._build = build
         self._measure = measure
-        self._emit = emit
+        self._troubles = troubles or Troubles(emit)
         self._about = about or About()
         self._started_at = time.time()
         self._stopped = Event()
@@ -91,14 +93,15 @@ class Reporter:
         self._repeat(lambda: self.put(self.status()))
 
     def _measure_queries(self) -> None:
-        self._repeat(self._measure)
+        self._repeat(self._measure, "queries")
 
-    def _repeat(self, task: Callable[[], None]) -> None:
+    def _repeat(self, task: Callable[[], None], of: str = "") -> None:
         while not self._stopped.wait(self.every_s):
             try:
                 task()
+                self._troubles.worked(REPORTING, of)
             except Exception as error:
-                self._emit(OperationFailed("reporting the status", f"{type(error).__name__}: {error}"))
+                self._troubles.failed(REPORTING, f"{type(error).__name__}: {error}", of)
 
     def put(self, status: Status) -> None:
         self.latest = status, time.monotonic()

@@ -19,7 +19,7 @@ from cutwater.cluster.links import Heard, Hint, Links, Presence
 from cutwater.plan.build import PlannedPipeline
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import CutwaterError, PublishingFailed, StoreError, UserError
-from cutwater.protocol.base.events import CatchingUp, OperationFailed, SecondProcess
+from cutwater.protocol.base.events import CatchingUp, SecondProcess
 from cutwater.protocol.base.performer import perform
 from cutwater.protocol.base.records import Checkpoint, JournalState, Manifest, StageReport
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
@@ -40,6 +40,7 @@ from cutwater.runtime.settings import Settings
 from cutwater.runtime.shell import Shell
 from cutwater.runtime.status_facts import StatusFacts
 from cutwater.runtime.timings import RuleRows, Timings
+from cutwater.runtime.troubles import Troubles
 from cutwater.runtime.violations import Known, Violations, known_of
 from cutwater.sinks.cleanup import tidy
 from cutwater.sinks.contract import Sink
@@ -62,6 +63,7 @@ from cutwater.telemetry.traces import new_traces
 DISCARD_FIRST_S = 60.0
 DISCARD_EVERY_S = 600.0
 NO_ROWS = RuleRows(0, 0)
+TIDYING = "removing staged leftovers"
 JOURNAL_STATE = msgspec.json.Decoder(JournalState)
 JOURNAL_STATE_BYTES = msgspec.json.Encoder().encode
 
@@ -88,7 +90,8 @@ class Runtime:
         self.member = Member(name, boot, planned.topology, settings.member, LocalWord, plans)
         self.leader = Leader(self.member, settings.leader)
         self.sinks: Mapping[str, Sink] = planned.sinks
-        self.facts = StatusFacts()
+        self.troubles = Troubles(lambda event: self.dispatcher.emit(event))
+        self.facts = StatusFacts(self.troubles)
         self.measures = Measures()
         self.caches = {s: Cache() for s in planned.topology.stages}
         self._rules = {s: rules for s in hosted if (rules := planned.stages[s].rules) is not None}
@@ -120,11 +123,14 @@ class Runtime:
         )
         act, send = recording.watched(self.recorder, partial(perform, performer), self._send)
         self.shell = Shell(
-            self.member, act, send, self._on_ended, self._after_step, self._on_failure, performer.apart, emit
-        )
+            self.member, act, send, self._on_ended, self._after_step, self._on_failure, performer.apart, emit,
+            self.troubles,
+        )  # fmt: skip
         context = self._host_context()
         self.hosts |= {s: StageHost(context, planned.stages[s]) for s in hosted}
-        self.mailbox = Mailbox(store, Inbox(self.leader), links, self.shell, emit, lambda: self.failure)
+        self.mailbox = Mailbox(
+            store, Inbox(self.leader), links, self.shell, emit, lambda: self.failure, troubles=self.troubles
+        )
         self.reporter = Reporter(
             name,
             boot,
@@ -135,6 +141,7 @@ class Runtime:
             self._measure,
             emit,
             _about(planned),
+            self.troubles,
         )
         self._stopping = False
         self._has_second_process = False
@@ -209,8 +216,9 @@ class Runtime:
             for stage in self.hosts.values():
                 for sink in stage.planned.sinks:
                     tidy(sink, stage.name, state, manifests)
+            self.troubles.worked(TIDYING)
         except (OSError, StoreError) as error:
-            self.dispatcher.emit(OperationFailed("removing staged leftovers", str(error)))
+            self.troubles.failed(TIDYING, str(error))
 
     def request(self, request: Request, timeout_s: float) -> Reply:
         """Sends a request to the leader and waits for the answer. Raises `UserError` if there is none in time."""

@@ -24,8 +24,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import PeerError, StoreError, UserError
-from cutwater.protocol.base.events import Observe, OperationFailed, ignore
+from cutwater.protocol.base.events import Observe, ignore
 from cutwater.protocol.member.member import Member
+from cutwater.runtime.troubles import Troubles
 from cutwater.runtime.workers import Task, Workers
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class Shell:
     `on_ended` is called for each actor that was ended, and `after_step` after the queued tasks of a turn; these three
     are called with the turn held. `on_failure` is called with the error that ended the shell. `apart` names the thread
     of an effect that may take any time; effects of one name run one after the other on that thread. `emit` is called
-    with the member's events; it must neither wait nor raise.
+    with the member's events; it must neither wait nor raise. `troubles` notes which effects fail.
     """
 
     def __init__(
@@ -82,8 +83,10 @@ class Shell:
         on_failure: Callable[[BaseException], None],
         apart: Callable[[fx.AnyOperation], str | None] = lambda effect: None,
         emit: Observe = ignore,
+        troubles: Troubles | None = None,
     ) -> None:
         self.member = member
+        self._troubles = troubles or Troubles(emit)
         self.actors: dict[str, Actor] = {}
         self._perform = perform
         self._send = send
@@ -336,12 +339,14 @@ class Shell:
         """Performs an effect. A storage error does not say what happened, so it is answered with `FAILED`; an error that
         a retry cannot fix is raised in the procedure."""
         try:
-            return self._perform(effect)
+            answer = self._perform(effect)
         except OSError as error:
-            self._emit(OperationFailed(type(effect).__name__, str(error)))
+            self._troubles.effect_failed(effect, str(error))
             return fx.FAILED
         except (UserError, StoreError, PeerError) as error:
             return Raised(error)
+        self._troubles.effect_worked(effect)
+        return answer
 
     def _guarded(self, task: Task) -> None:
         try:

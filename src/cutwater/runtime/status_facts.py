@@ -8,6 +8,7 @@ from typing import assert_never
 import msgspec
 
 from cutwater.protocol.base import events as ev
+from cutwater.runtime.troubles import Troubles
 
 
 class LastCommit(msgspec.Struct, frozen=True):
@@ -20,13 +21,17 @@ class LastCommit(msgspec.Struct, frozen=True):
 class StatusFacts:
     """Collects what the status shows. Other threads only read it."""
 
-    def __init__(self) -> None:
+    def __init__(self, troubles: Troubles | None = None) -> None:
+        self._troubles = troubles or Troubles()
         self.last_commit: LastCommit | None = None
         self.stage_errors: dict[str, str] = {}
         """Per stage, why its query last ended."""
-        self.trouble = ""
-        """The last failure of storage or a table; it is retried."""
         self._begun_s: dict[int, float] = {}
+
+    @property
+    def trouble(self) -> str:
+        """What fails in storage, a table or a link, and is retried; empty if nothing does."""
+        return self._troubles.latest
 
     def open_since(self, epoch: int) -> float | None:
         """When a checkpoint in progress was begun, in wall-clock time."""
@@ -46,7 +51,7 @@ class StatusFacts:
             case ev.StageFailed() | ev.StageGivenUp():
                 self.stage_errors[event.stage] = event.error
             case ev.OperationFailed():
-                self.trouble = f"{event.operation}: {event.error}"
+                pass  # `Troubles` knows it, and when it has succeeded
             case ev.CaughtUp() | ev.CatchingUp() | ev.LeaderChanged() | ev.LeadershipLost():
                 pass
             case (

@@ -34,6 +34,7 @@ from cutwater.sinks.records import (
     has_marks,
     identity,
 )
+from cutwater.sinks.schemas import unwritable
 from cutwater.sinks.staged_columns import RESERVED, Columns, columns_of, staged_columns
 from cutwater.sinks.staged_files import END, end_ms, end_of, is_data, sync
 from cutwater.store.contract import Store
@@ -122,6 +123,9 @@ class Sink(ABC):
                     f"sink {self.name} gets a column {column!r}: names that begin with {RESERVED} are reserved. Rename "
                     "the column"
                 )
+        why = unwritable(self.schema, self.partition_by, self._folders())
+        if why is not None:
+            raise UserError(f"sink {self.name} cannot be written: {why}")
         self._refuse_another_kind()
         self._description = self._describe(create)
         self._since = self._description.since

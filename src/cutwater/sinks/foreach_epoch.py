@@ -72,6 +72,10 @@ class ForeachEpochSink(Sink):
     publishes_apart = True
 
     def __init__(self, function: Function, name: str | None, final_by: str | None) -> None:
+        if not callable(function):
+            raise UserError(
+                f"foreach_epoch({function!r}): give a function that takes the rows and the number of an epoch"
+            )
         super().__init__(name or str(getattr(function, "__name__", function)), None, final_by)
         self._function = function
         self._spark: SparkSession | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Container, Iterator
 from typing import Any
 
 Type = str | dict[str, Any]
@@ -69,6 +69,53 @@ def unfit_for_delta(schema: dict[str, Any]) -> str | None:
         if _NOT_IN_NAMES.search(path):
             return f"column {path!r} has a character in its name that Delta does not allow; rename it"
     return None
+
+
+def unwritable(schema: dict[str, Any], partition_by: tuple[str, ...], folders: Collection[str]) -> str | None:
+    """Why Spark would not write such rows, to folders that are named after these columns; `None` if it would. Every sink
+    stages rows in files. `folders`: the columns that are left out of the files."""
+    for column in partition_by:
+        if sum(other.lower() == column.lower() for other in partition_by) > 1:
+            return f"it is partitioned by {column} twice; name each column once"
+    if not schema["fields"]:
+        return "its rows have no columns; select some"
+    if all(field["name"] in folders for field in schema["fields"]):
+        return (
+            f"it is partitioned by all columns of its rows ({', '.join(partition_by)}), so its files would be empty; "
+            "leave one out, or add a column"
+        )
+    for field in schema["fields"]:
+        if field["name"] in partition_by and not _can_be_folder(field):
+            return (
+                f"it is partitioned by {field['name']}, which is of type {_short(field['type'])} and cannot be the name "
+                "of a folder; use another column, or cast it to string"
+            )
+    return _unwritable_type(schema, "")
+
+
+def _can_be_folder(field: dict[str, Any]) -> bool:
+    kind = field["type"]
+    is_simple = isinstance(kind, str) and kind not in ("interval", "void", "variant")
+    return is_simple and "__COLLATIONS" not in field.get("metadata", {})
+
+
+def _unwritable_type(kind: Type, path: str) -> str | None:
+    if kind == "interval":
+        return f"column {path} is a calendar interval, which files cannot hold; cast it to string"
+    if isinstance(kind, str):
+        return None
+    parts: list[tuple[Type, str]] = [
+        (kind[part], f"{path}.{part.removesuffix('Type')}")
+        for part in ("elementType", "keyType", "valueType")
+        if part in kind
+    ]
+    if kind["type"] == "struct":
+        if not kind["fields"]:
+            return f"column {path} is a struct without fields, which files cannot hold; drop it, or give it a field"
+        parts = [
+            (field["type"], f"{path}.{field['name']}" if path else field["name"]) for field in kind["fields"]
+        ]
+    return next((why for part, name in parts if (why := _unwritable_type(part, name))), None)
 
 
 def unfit_to_partition(schema: dict[str, Any], columns: tuple[str, ...]) -> str | None:

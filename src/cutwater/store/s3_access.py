@@ -31,6 +31,7 @@ SETTINGS = (ENDPOINT, REGION, PATH_STYLE, TLS, PROVIDER, *_KEYS)
 _ANY_REGION = "us-east-1"
 """The region of servers that have none. It is part of every signature, so both sides must name one."""
 
+_VIRTUAL_HOSTS = "AWS_VIRTUAL_HOSTED_STYLE_REQUEST"
 _HOST = re.compile(r"[^\s/?#@\\%<>^`{|}\[\]]+")
 
 _adopted: dict[str, str] = {}
@@ -62,7 +63,7 @@ def from_environment(given: Mapping[str, str]) -> dict[str, str]:
     if endpoint and not given.get(f"{PREFIX}{ENDPOINT}"):
         added[f"{PREFIX}{ENDPOINT}"] = endpoint
     has_endpoint = given.get(f"{PREFIX}{ENDPOINT}") or endpoint
-    if has_endpoint and not given.get(f"{PREFIX}{PATH_STYLE}"):
+    if has_endpoint and not given.get(f"{PREFIX}{PATH_STYLE}", "").strip():
         added[f"{PREFIX}{PATH_STYLE}"] = "false" if _wants_virtual_hosts() else "true"
     if not given.get(f"{PREFIX}{REGION}") and (region or has_endpoint):
         added[f"{PREFIX}{REGION}"] = region or _ANY_REGION
@@ -71,7 +72,7 @@ def from_environment(given: Mapping[str, str]) -> dict[str, str]:
 
 def access_to(url: str) -> S3Access:
     """How to reach the bucket of a URL; nothing special if it is not on S3. Raises `StoreError` if its endpoint cannot be
-    one: obstore would crash."""
+    one (obstore would crash), or if a truth value is none (another bucket might be used)."""
     parts = urlsplit(url)
     if parts.scheme not in ("s3", "s3a"):
         return S3Access({}, False)
@@ -80,19 +81,24 @@ def access_to(url: str) -> S3Access:
     def given(key: str) -> str:
         return _adopted.get(f"{PREFIX}bucket.{bucket}.{key}") or _adopted.get(f"{PREFIX}{key}") or ""
 
+    def is_true(key: str, default: bool) -> bool:
+        of_bucket = f"{PREFIX}bucket.{bucket}.{key}"
+        name = of_bucket if _adopted.get(of_bucket) else f"{PREFIX}{key}"
+        return _truth(name, _adopted.get(name, ""), default)
+
     endpoint = given(ENDPOINT) or _environment_endpoint()
     region = given(REGION) or _environment_region() or (_ANY_REGION if endpoint else "")
     config: dict[str, str] = {}
     if endpoint:
+        uses_tls, is_by_path = is_true(TLS, True), is_true(PATH_STYLE, not _wants_virtual_hosts())
         if "://" not in endpoint:
-            endpoint = f"{'http' if given(TLS) == 'false' else 'https'}://{endpoint}"
-        by_path = given(PATH_STYLE) or ("false" if _wants_virtual_hosts() else "true")
-        _check_endpoint(endpoint, by_path)
-        if by_path == "false":
+            endpoint = f"{'https' if uses_tls else 'http'}://{endpoint}"
+        _check_endpoint(endpoint, is_by_path)
+        if not is_by_path:
             scheme, _, host = endpoint.partition("://")
             endpoint = endpoint if host.startswith(f"{bucket}.") else f"{scheme}://{bucket}.{host}"
         config["aws_endpoint"] = endpoint.rstrip("/")
-        config["aws_virtual_hosted_style_request"] = "false" if by_path == "true" else "true"
+        config["aws_virtual_hosted_style_request"] = "false" if is_by_path else "true"
     if region:
         config["aws_region"] = region
     if given("access.key") and given("secret.key"):
@@ -102,7 +108,20 @@ def access_to(url: str) -> S3Access:
     return S3Access(config, endpoint.startswith("http://"))
 
 
-def _check_endpoint(endpoint: str, by_path: str) -> None:
+def _truth(name: str, value: str, default: bool) -> bool:
+    """A truth value as Hadoop reads it: in any case, with spaces around it. Hadoop takes anything else for the default,
+    without a word; here it is refused."""
+    value = value.strip()
+    if not value:
+        return default
+    if value.lower() not in ("true", "false"):
+        raise StoreError(
+            f"the setting {name} is {value!r}, which is neither true nor false: set it to one of them"
+        )
+    return value.lower() == "true"
+
+
+def _check_endpoint(endpoint: str, is_by_path: bool) -> None:
     try:
         parts = urlsplit(endpoint)
         host, _ = parts.hostname or "", parts.port
@@ -113,7 +132,7 @@ def _check_endpoint(endpoint: str, by_path: str) -> None:
             f"the S3 endpoint {endpoint} is not the address of a server: give http://HOST:PORT or https://HOST:PORT, in "
             "AWS_ENDPOINT_URL or --conf spark.hadoop.fs.s3a.endpoint"
         )
-    if by_path == "false" and (":" in host or host.rstrip(".").rpartition(".")[2].isdecimal()):
+    if not is_by_path and (":" in host or host.rstrip(".").rpartition(".")[2].isdecimal()):
         raise StoreError(
             f"the S3 endpoint {endpoint} is an IP address, and the name of a bucket cannot be put before it: use path "
             "style. Unset AWS_VIRTUAL_HOSTED_STYLE_REQUEST, or set --conf spark.hadoop.fs.s3a.path.style.access=true; "
@@ -130,4 +149,4 @@ def _environment_region() -> str:
 
 
 def _wants_virtual_hosts() -> bool:
-    return os.environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() == "true"
+    return _truth(_VIRTUAL_HOSTS, os.environ.get(_VIRTUAL_HOSTS, ""), False)

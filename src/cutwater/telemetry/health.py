@@ -2,12 +2,13 @@
 
 *Alive*: the process answers, and no turn blocks it. A member that is not alive should be restarted. *Ready*: it has
 caught up, its stages run, and the last checkpoint is recent. A member that is not ready may need nothing but time, so
-nothing should kill it for that. Orchestrators send no token, so the answers quote no errors.
+nothing should kill it for that. Orchestrators send no token, so the answers quote no errors and name no stages.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -57,9 +58,12 @@ def readiness_problems(
         found.append(f"the member has not reported its status for {readable(age_s)}")
     if status.state == "starting":
         found.append("the member is starting: it has not caught up, or no member leads yet")
-    for stage in status.stages:
-        if stage.state not in UP and not stage.runs_in:  # a chained stage is as ready as the one it runs in
-            found.append(f"stage '{stage.name}' is {stage.state}")
+    down = Counter(
+        stage.state
+        for stage in status.stages
+        if stage.state not in UP and not stage.runs_in  # a chained stage is as ready as the one it runs in
+    )
+    found += [f"{count} of {len(status.stages)} stages: {state}" for state, count in sorted(down.items())]
     since_s = now - (status.epoch_at if status.epoch_at is not None else status.started_at)
     if since_s > max(FLOOR_S, intervals * status.every_s):
         found.append(

@@ -1,9 +1,10 @@
 """Who may ask what: checks every request before anything else sees it.
 
 On the loopback everybody on this machine may read. `Host` must be a name of the loopback there: otherwise a page that
-a browser shows could resolve its own name to 127.0.0.1 and read ours (DNS rebinding). Anywhere else every
-request for data needs the token. Changes always need it, in a header: a browser adds no such header by itself, so no
-other page can make a request in the name of its user (CSRF); `Origin` is checked nevertheless.
+a browser shows could resolve its own name to 127.0.0.1 and read ours (DNS rebinding). Anywhere else every request for
+data needs the token, and so it does if the server has public names: then a proxy lets others in. Changes always need it,
+in a header: a browser adds no such header by itself, so no other page can make a request in the name of its user (CSRF);
+`Origin` is checked nevertheless.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cutwater.web.answers import failed
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""Answers that say nothing but yes or no, for orchestrators, which send no token."""
+"""Answers that name nothing and quote nothing, for orchestrators, which send no token."""
 SAFE = frozenset({"GET", "HEAD"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 HEADERS = {
@@ -46,12 +47,22 @@ def is_loopback(host: str) -> bool:
 
 class Guard:
     """Refuses what is not allowed, and adds the headers that every answer has. `files` are the paths of the page itself,
-    which contains no data."""
+    which contains no data; `names` those by which a proxy in front of the server is known."""
 
-    def __init__(self, app: ASGIApp, *, host: str, token: str | None, files: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        host: str,
+        token: str | None,
+        files: Collection[str] = (),
+        names: Collection[str] = (),
+    ) -> None:
         self._app = app
-        self._is_private = is_loopback(host)
-        self._names = LOOPBACK_NAMES | {host}
+        self._has_known_names = is_loopback(host)
+        self._is_private = self._has_known_names and not names
+        self._public = frozenset(name.lower() for name in names)
+        self._names = LOOPBACK_NAMES | {host} | self._public
         self._token = _digest(token) if token else None
         self._files = frozenset(files)
 
@@ -74,9 +85,11 @@ class Guard:
     def _refusal(self, scope: Scope) -> Any:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         host = _host_of(headers.get("host", ""))
-        if self._is_private and host not in self._names:
+        if self._has_known_names and host not in self._names:
             return failed(
-                403, f"open this server as http://127.0.0.1 or http://localhost, not as {host[:100]!r}"
+                403,
+                f"open this server as http://127.0.0.1 or http://localhost, not as {host[:100]!r}; if that is the name "
+                "of a proxy in front of it, start it with --http-name NAME",
             )
         is_change = scope["method"] not in SAFE
         if is_change and (refusal := self._refused_change(headers)):
@@ -95,11 +108,16 @@ class Guard:
                 "this server only shows; start it with --http-token @FILE to control the pipeline with it",
             )
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        if origin is not None and not self._is_own(origin, headers.get("host", "")):
             return failed(403, "the request comes from another page")
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return failed(403, "the request comes from another page")
         return None
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        """Whether a page at `origin` is ours. Behind a proxy it has the proxy's name, whatever Host says."""
+        at = urlsplit(origin).netloc
+        return at == host or _host_of(at) in self._public
 
     def _has_token(self, headers: dict[str, str]) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")

@@ -39,6 +39,7 @@ MIN_TOKEN = 16
 BACKLOG = 64
 """Connections that are accepted at once, before any of them is closed again."""
 STOP_S = 5.0
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 STARTING = "the pipeline is starting: its store is not there yet, or does not answer yet"
 
 
@@ -46,7 +47,8 @@ class WebServer:
     """Serves the page and REST of one store. Without a store, it serves everything else, and says that the pipeline is
     starting, until `show` gives it one. `routes` are further ones, such as metrics and health: they are guarded like
     REST. `statuses` asks members for their status, if they can be reached. Raises `UserError` if it may not listen at
-    this address without a token."""
+    this address without a token. `names` are those of a proxy in front of it, through which others reach it: then all
+    data needs the token."""
 
     def __init__(
         self,
@@ -55,9 +57,11 @@ class WebServer:
         token: str | None = None,
         routes: Sequence[BaseRoute] = (),
         statuses: Statuses | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         self._host, self._port = parse_address(listen)
-        check_token(self._host, token)
+        check_token(self._host, token, names)
+        self._names = names
         self._token = token
         self._statuses = statuses
         self._shown: _Shown | None = None
@@ -89,7 +93,7 @@ class WebServer:
         )
         app.router.redirect_slashes = False
         squeezed = GZipMiddleware(app, minimum_size=2_000, compresslevel=1)
-        return Guard(squeezed, host=self._host, token=self._token, files=page.paths)
+        return Guard(squeezed, host=self._host, token=self._token, files=page.paths, names=self._names)
 
     async def _answer_rest(self, scope: Scope, receive: Receive, send: Send) -> None:
         shown = self._shown
@@ -148,7 +152,8 @@ class _Shown:
         self._hub = Hub()
         self.watcher = StoreWatcher(self.reader, self._hub)
         self._requests = Requests(store, self._on_request)
-        self.rest = Router(Api(self.reader, self.watcher, self._hub, self._requests, may_steer).routes())
+        api = Api(self.reader, self.watcher, self._hub, self._requests, may_steer)
+        self.rest = Router(api.routes(), redirect_slashes=False)
 
     def close(self) -> None:
         self._hub.close()
@@ -189,12 +194,24 @@ def parse_address(listen: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def check_token(host: str, token: str | None) -> None:
-    """Raises `UserError` if a token is missing or too short, or cannot be sent in a header."""
+def check_token(host: str, token: str | None, names: Sequence[str] = ()) -> None:
+    """Raises `UserError` if a token is missing or too short, or cannot be sent in a header, or if one of the public
+    `names` is no host name."""
+    for name in names:
+        if not _HOST_NAME.fullmatch(name):
+            raise UserError(
+                f"'{name}' is not the name of a host: give --http-name the name alone, as it is between :// and the next "
+                "colon or slash of the page's address, for example cutwater.example.com"
+            )
     if token is not None and not re.fullmatch("[!-~]+", token):
         raise UserError(
             "the token of the web server contains a space, a newline or a letter that is not ASCII, which no header can "
             "carry; use for example the output of `openssl rand -hex 16`"
+        )
+    if token is None and names:
+        raise UserError(
+            f"others can reach this server as {names[0]}, so it needs a token: write one to a file that only you can "
+            "read and pass its name (--http-token @FILE), or set CUTWATER_HTTP_TOKEN"
         )
     if token is None and not is_loopback(host):
         raise UserError(
