@@ -116,7 +116,10 @@ class Guard:
 
     def _is_own(self, origin: str, host: str) -> bool:
         """Whether a page at `origin` is ours. Behind a proxy it has the proxy's name, whatever Host says."""
-        at = urlsplit(origin).netloc
+        try:
+            at = urlsplit(origin).netloc
+        except ValueError:
+            return False
         return at == host or _host_of(at) in self._public
 
     def _has_token(self, headers: dict[str, str]) -> bool:
