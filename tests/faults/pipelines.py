@@ -94,6 +94,25 @@ def windowed(base: Path) -> cw.Pipeline:
     return pipeline
 
 
+def chained(base: Path) -> cw.Pipeline:
+    """Windows in one query with the stages before them."""
+    pipeline = cw.Pipeline("faults")
+
+    @pipeline.stage(chain=True)
+    def orders(spark: Any) -> Any:
+        return _source(spark, base, "orders", ORDERS)
+
+    @pipeline.stage(chain=True)
+    def kept(orders: Any) -> Any:
+        return orders.where("amount >= 0").select("amount", "ts")
+
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/revenue", final_by="window.end")])
+    def revenue(kept: Any) -> Any:
+        return _revenue(pipeline, base, kept)
+
+    return pipeline
+
+
 def shop(base: Path) -> cw.Pipeline:
     """The join, and windows over its output: everything combined."""
     pipeline = cw.Pipeline("faults")
@@ -195,6 +214,7 @@ PIPELINES: dict[str, Callable[[Path], cw.Pipeline]] = {
     "stateless": stateless,
     "join": join,
     "windowed": windowed,
+    "chained": chained,
     "shop": shop,
     "chance": chance,
     "slow": slow,
