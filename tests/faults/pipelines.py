@@ -184,13 +184,15 @@ def judged(base: Path) -> cw.Pipeline:
 
 def kafka(base: Path) -> cw.Pipeline:
     """A root that reads Kafka, with the options in `kafka.json`, and a reader with state. Its positions go to a consumer
-    group. The option `stage` renames the root, which has no table then."""
+    group. The option `stage` renames the root, which has no table then; with `chain` it has no group either."""
     pipeline = cw.Pipeline("faults")
     options = json.loads((base / "kafka.json").read_text())
     root = options.pop("stage", "records")
-    tables = [cw.delta(f"{base}/out/records")] if root == "records" else []
+    chain = {"yes": True, "no": False}.get(options.pop("chain", ""))
+    tables = [cw.delta(f"{base}/out/records")] if root == "records" and chain is None else []
+    group = "faults" if chain is None else None
 
-    @pipeline.stage(name=root, sinks=tables, commit_group="faults")
+    @pipeline.stage(name=root, sinks=tables, commit_group=group, chain=chain)
     def records(spark: Any) -> Any:
         reader = spark.readStream.format("kafka").option("startingOffsets", "earliest").options(**options)
         return reader.load().selectExpr("topic", "cast(value as string) value")
