@@ -45,7 +45,7 @@ def main() -> None:
     files: list[int] = []
     with tempfile.TemporaryDirectory(prefix="bench-epochs-") as name:
         work = Path(name)
-        pipeline = cw.Pipeline("bench")
+        pipeline = cw.Pipeline("bench", chain=False)
 
         @pipeline.stage
         def source(spark: Any) -> Any:

@@ -1,9 +1,9 @@
 """From the arrival of a file to its rows in the output, the cost of idling, and how soon a run is back after a kill.
 
 The job: read small files of events, clean them, add a column, drop duplicates. Variants: `cutwater` is a pipeline of
-three stages that are not chained, with a checkpoint every second and a Delta table; `one-stage` has all of it in one
-stage; `chained` is three plain Spark queries that are chained through Parquet file sinks; `fused` is one plain Spark
-query. Plain Spark writes Parquet files with its file sink.
+three stages in one query, with a checkpoint every second and a Delta table; `unchained` has a query for each of them;
+`one-stage` has all of it in one stage; `chained` is three plain Spark queries that are chained through Parquet file
+sinks; `fused` is one plain Spark query. Plain Spark writes Parquet files with its file sink.
 
 Each run is a process of its own, which is killed and started again. Measured are: from the start of the process to the
 first visible rows; arrival to visible while files arrive steadily (a row is visible when the table's log names its
@@ -36,7 +36,7 @@ SCHEMA = "file int, id long, amount double, ts timestamp"
 SETTLE_S = 15.0
 """Between the first visible rows and the measurement: the JVM compiles."""
 GIVE_UP_S = 300.0
-VARIANTS = ("cutwater", "one-stage", "chained", "fused")
+VARIANTS = ("cutwater", "unchained", "one-stage", "chained", "fused")
 
 # --- the job ----------------------------------------------------------------------------------------------
 
@@ -57,12 +57,12 @@ def deduplicated(frame: Any) -> Any:
     return frame.withWatermark("ts", "1 minute").dropDuplicatesWithinWatermark(["id"])
 
 
-def run_pipeline(folder: Path, options: dict[str, Any], is_one_stage: bool) -> None:
+def run_pipeline(folder: Path, options: dict[str, Any], variant: str) -> None:
     import cutwater as cw
 
-    pipeline = cw.Pipeline("latency")
+    pipeline = cw.Pipeline("latency", chain=variant != "unchained")
     sink = cw.delta(str(folder / "out"))
-    if is_one_stage:
+    if variant == "one-stage":
 
         @pipeline.stage(sinks=[sink])
         def all_of_it(spark: Any) -> Any:
@@ -283,10 +283,8 @@ def measure(variant: str, folder: Path, arguments: argparse.Namespace) -> dict[s
 
 def run_one(arguments: argparse.Namespace) -> None:
     variant, folder = arguments.variant, arguments.folder
-    if variant in ("cutwater", "one-stage"):
-        run_pipeline(
-            folder, {"every": arguments.every, "unaligned": arguments.unaligned}, variant == "one-stage"
-        )
+    if variant in ("cutwater", "unchained", "one-stage"):
+        run_pipeline(folder, {"every": arguments.every, "unaligned": arguments.unaligned}, variant)
     else:
         run_queries(folder, variant == "fused")
 

@@ -6,7 +6,8 @@ and once with Cutwater's session settings (`tuned`); and as one query, with the 
 as three stages in one query (`cutwater`), the same while somebody watches it on its page and Prometheus reads its
 metrics (`watched`), as three stages with a query each (`unchained`), and as one stage (`one-stage`), with a checkpoint
 every 5 s and exactly-once publishing to Delta. Each run is a separate process. Its clock starts when the session and the
-input are ready, and stops when everything is in the last table.
+input are ready, and stops when everything is in the last table. The CPU time of the process and its JVM is measured too:
+it says more than the clock while other programs use the machine.
 
 Spark's defaults (which include 200 shuffle partitions) are measured only in the first round, and aborted after a while,
 because they can take many times as long. There are enough events that startup and compilation do not dominate.
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import shutil
 import statistics
 import subprocess
@@ -27,7 +29,9 @@ import tempfile
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from bench.latency import cpu_s
 
 FILES = 40
 KEYS = 1_000
@@ -76,6 +80,24 @@ def read_input(spark: Any, folder: Path) -> Any:
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 4).parquet(str(folder / "in"))
 
 
+class Took(NamedTuple):
+    """What a run took: seconds by the clock, and of CPU time."""
+
+    seconds: float
+    cpu_s: float
+
+
+class Meter:
+    """Measures from now on."""
+
+    def __init__(self) -> None:
+        self._cpu_s, self._started = cpu_s(os.getpid()), time.perf_counter()
+
+    def read(self) -> Took:
+        seconds = time.perf_counter() - self._started
+        return Took(seconds, cpu_s(os.getpid()) - self._cpu_s)
+
+
 def tuned_session() -> Any:
     """A session of plain Spark's with Cutwater's settings."""
     from cutwater.spark.session import make_session
@@ -85,23 +107,23 @@ def tuned_session() -> Any:
     return spark
 
 
-def run_fused(folder: Path, work: Path) -> tuple[float, int]:
+def run_fused(folder: Path, work: Path) -> tuple[Took, int]:
     """The job as one query, which writes to a file sink."""
     spark = tuned_session()
     spark.range(10).count()
-    started = time.perf_counter()
+    meter = Meter()
     frame = summed(enriched(cleaned(read_input(spark, folder))))
     writer = frame.writeStream.format("parquet").option("path", str(work / "c")).outputMode("append")
     writer.option("checkpointLocation", str(work / "cp-c")).trigger(
         availableNow=True
     ).start().awaitTermination()
-    took = time.perf_counter() - started
+    took = meter.read()
     rows = spark.read.parquet(str(work / "c")).selectExpr("sum(n)").collect()[0][0]
     spark.stop()
     return took, int(rows)
 
 
-def run_chained(folder: Path, work: Path, tuned: bool) -> tuple[float, int]:
+def run_chained(folder: Path, work: Path, tuned: bool) -> tuple[Took, int]:
     """The job as three independent queries."""
     from pyspark.sql import SparkSession
 
@@ -116,7 +138,7 @@ def run_chained(folder: Path, work: Path, tuned: bool) -> tuple[float, int]:
     enriched_schema = enriched(spark.read.schema(SCHEMA).parquet(str(folder / "in"))).schema
     for name in ("a", "b"):
         (work / name).mkdir(parents=True)
-    started = time.perf_counter()
+    meter = Meter()
 
     def start(frame: Any, name: str, **trigger: Any) -> Any:
         writer = frame.writeStream.format("parquet").option("path", str(work / name)).outputMode("append")
@@ -129,7 +151,7 @@ def run_chained(folder: Path, work: Path, tuned: bool) -> tuple[float, int]:
     first.awaitTermination()
     second.processAllAvailable()
     third.processAllAvailable()
-    took = time.perf_counter() - started
+    took = meter.read()
     rows = spark.read.parquet(str(work / "c")).selectExpr("sum(n)").collect()[0][0]
     second.stop()
     third.stop()
@@ -137,7 +159,7 @@ def run_chained(folder: Path, work: Path, tuned: bool) -> tuple[float, int]:
     return took, int(rows)
 
 
-def run_pipeline(folder: Path, work: Path, variant: str) -> tuple[float, int]:
+def run_pipeline(folder: Path, work: Path, variant: str) -> tuple[Took, int]:
     """The job as a pipeline."""
     from deltalake import DeltaTable
 
@@ -172,10 +194,10 @@ def run_pipeline(folder: Path, work: Path, variant: str) -> tuple[float, int]:
     spark.range(10).count()
     store = str(work / "store")
     with watched(pipeline, store) if variant == "watched" else nullcontext():
-        started = time.perf_counter()
+        meter = Meter()
         with lines_to(lambda line: None):
             pipeline.run(store, every="5s", once=True, spark=spark)
-        took = time.perf_counter() - started
+        took = meter.read()
     table = DeltaTable(str(work / "c")).to_pyarrow_table(columns=["n"])
     spark.stop()
     return took, sum(table["n"].to_pylist())
@@ -201,7 +223,7 @@ def run_one(variant: str, folder: Path) -> None:
     else:
         took, rows = run_chained(folder, work, variant == "tuned")
     shutil.rmtree(work, ignore_errors=True)
-    print(json.dumps({"took": took, "rows": rows}))
+    print(json.dumps({"took": took.seconds, "cpu_s": took.cpu_s, "rows": rows}))
 
 
 def main() -> None:
@@ -221,6 +243,7 @@ def main() -> None:
         print(f"making {arguments.events:,} events", flush=True)
         make_input(folder / "in", arguments.events)
         took: dict[str, list[float]] = {v: [] for v in VARIANTS}
+        cpu: dict[str, list[float]] = {v: [] for v in VARIANTS}
         rows: set[int] = set()
         for number in range(arguments.rounds):
             for variant in arguments.only:
@@ -247,9 +270,11 @@ def main() -> None:
                     raise SystemExit(done.stderr[-3000:])
                 result = json.loads(done.stdout.splitlines()[-1])
                 took[variant].append(result["took"])
+                cpu[variant].append(result["cpu_s"])
                 rows.add(result["rows"])
                 print(
-                    f"round {number + 1}: {variant:9} {result['took']:7.1f} s, {result['rows']:,} rows",
+                    f"round {number + 1}: {variant:9} {result['took']:7.1f} s, {result['cpu_s']:7.1f} s of CPU, "
+                    f"{result['rows']:,} rows",
                     flush=True,
                 )
         if len(rows) != 1:
@@ -269,6 +294,7 @@ def main() -> None:
                     "bench": "overhead",
                     "events": arguments.events,
                     "seconds": {v: round(m, 1) for v, m in medians.items()},
+                    "cpu_s": {v: round(statistics.median(c), 1) for v, c in cpu.items() if c},
                     **{name: ratio(a, b) for name, (a, b) in RATIOS.items() if took[a] and took[b]},
                     "ratio_to_defaults": round(
                         medians.get("cutwater", 0.0) / medians.get("defaults", math.inf), 3

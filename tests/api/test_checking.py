@@ -22,7 +22,7 @@ def shared_session(spark_here: SparkSession, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def shop(*, extra: bool = False, table: str = "out/all", name: str = "shop") -> cw.Pipeline:
-    pipeline = cw.Pipeline(name)
+    pipeline = cw.Pipeline(name, chain=False)
 
     @pipeline.stage
     def orders(spark: SparkSession) -> DataFrame:

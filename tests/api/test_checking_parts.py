@@ -211,7 +211,7 @@ def test_a_stage_of_another_member_as_the_graph_shows_it() -> None:
     )
 
 
-def test_why_a_stage_is_not_chained_is_shown_only_if_chaining_is_requested_or_recorded() -> None:
+def test_why_a_stage_is_not_chained_is_shown_only_if_chaining_is_allowed_or_recorded() -> None:
     names = ("never", "may", "must", "was", "elsewhere", "chained")
     facts = {
         "never": ChainFacts(Wish.NEVER),

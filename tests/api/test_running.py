@@ -49,7 +49,7 @@ def test_drain_and_once_do_not_wait_for_the_trigger_of_a_stage_that_reads_a_chan
     tmp_path: Path, spark: SparkSession
 ) -> None:
     deliver(tmp_path / "in", "0", numbers(range(5)))
-    pipeline = cw.Pipeline("seldom")
+    pipeline = cw.Pipeline("seldom", chain=False)
 
     @pipeline.stage
     def source(spark: SparkSession) -> DataFrame:
@@ -81,7 +81,7 @@ def test_once_retries_a_drain_that_takes_longer_than_the_checkpoint_timeout(
 ) -> None:
     """The sources are finished long before the stages behind them."""
     deliver(tmp_path / "in", "0", numbers(range(8)))
-    pipeline = cw.Pipeline("once")
+    pipeline = cw.Pipeline("once", chain=False)
 
     @pipeline.stage
     def source(spark: SparkSession) -> DataFrame:
@@ -106,7 +106,7 @@ def test_several_checkpoints_may_be_in_progress_and_every_second_one_is_full(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     deliver(tmp_path / "in", "0", numbers(range(6)))
-    pipeline = cw.Pipeline("several")
+    pipeline = cw.Pipeline("several", chain=False)
 
     @pipeline.stage
     def source(spark: SparkSession) -> DataFrame:
@@ -145,7 +145,7 @@ def test_several_checkpoints_may_be_in_progress_and_every_second_one_is_full(
 def test_a_query_that_somebody_else_stops_is_reported_and_restarted(
     tmp_path: Path, spark: SparkSession, log_lines: list[str]
 ) -> None:
-    pipeline = cw.Pipeline("stopped")
+    pipeline = cw.Pipeline("stopped", chain=False)
 
     @pipeline.stage
     def source(spark: SparkSession) -> DataFrame:

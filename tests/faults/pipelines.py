@@ -94,6 +94,25 @@ def windowed(base: Path) -> cw.Pipeline:
     return pipeline
 
 
+def chained(base: Path) -> cw.Pipeline:
+    """Windows in one query with the stages before them."""
+    pipeline = cw.Pipeline("faults")
+
+    @pipeline.stage(chain=True)
+    def orders(spark: Any) -> Any:
+        return _source(spark, base, "orders", ORDERS)
+
+    @pipeline.stage(chain=True)
+    def kept(orders: Any) -> Any:
+        return orders.where("amount >= 0").select("amount", "ts")
+
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/revenue", final_by="window.end")])
+    def revenue(kept: Any) -> Any:
+        return _revenue(pipeline, base, kept)
+
+    return pipeline
+
+
 def shop(base: Path) -> cw.Pipeline:
     """The join, and windows over its output: everything combined."""
     pipeline = cw.Pipeline("faults")
@@ -165,13 +184,15 @@ def judged(base: Path) -> cw.Pipeline:
 
 def kafka(base: Path) -> cw.Pipeline:
     """A root that reads Kafka, with the options in `kafka.json`, and a reader with state. Its positions go to a consumer
-    group. The option `stage` renames the root, which has no table then."""
+    group. The option `stage` renames the root, which has no table then; with `chain` it has no group either."""
     pipeline = cw.Pipeline("faults")
     options = json.loads((base / "kafka.json").read_text())
     root = options.pop("stage", "records")
-    tables = [cw.delta(f"{base}/out/records")] if root == "records" else []
+    chain = {"yes": True, "no": False}.get(options.pop("chain", ""))
+    tables = [cw.delta(f"{base}/out/records")] if root == "records" and chain is None else []
+    group = "faults" if chain is None else None
 
-    @pipeline.stage(name=root, sinks=tables, commit_group="faults")
+    @pipeline.stage(name=root, sinks=tables, commit_group=group, chain=chain)
     def records(spark: Any) -> Any:
         reader = spark.readStream.format("kafka").option("startingOffsets", "earliest").options(**options)
         return reader.load().selectExpr("topic", "cast(value as string) value")
@@ -233,6 +254,7 @@ PIPELINES: dict[str, Callable[[Path], cw.Pipeline]] = {
     "stateless": stateless,
     "join": join,
     "windowed": windowed,
+    "chained": chained,
     "shop": shop,
     "chance": chance,
     "slow": slow,

@@ -22,6 +22,14 @@ class StagePlan(msgspec.Struct, frozen=True):
     number: int
 
 
+class PipelinePlan(msgspec.Struct, frozen=True):
+    """`hidden`: the stages without a table, which may be chained, with `chain`."""
+
+    stages: list[StagePlan]
+    hidden: frozenset[int] = frozenset()
+    chain: bool = True
+
+
 def sql_of(plans: list[StagePlan], stage: int) -> str:
     """The rows of a stage, as a query over the input."""
     if stage < 2:
@@ -43,31 +51,34 @@ ROOTS = (
 )
 
 
-def save(base: Path, plans: list[StagePlan]) -> None:
-    (base / "plans.json").write_bytes(msgspec.json.encode(plans))
+def save(base: Path, plan: PipelinePlan) -> None:
+    (base / "plan.json").write_bytes(msgspec.json.encode(plan))
 
 
 def random_pipeline(base: Path) -> cw.Pipeline:
     """The pipeline that the parent process saved."""
-    plans = msgspec.json.decode((base / "plans.json").read_bytes(), type=list[StagePlan])
-    pipeline = cw.Pipeline("faults")
+    plan = msgspec.json.decode((base / "plan.json").read_bytes(), type=PipelinePlan)
+    pipeline = cw.Pipeline("faults", chain=plan.chain)
 
-    @pipeline.stage(name="s0", sinks=[cw.delta(f"{base}/out/s0")])
+    def tables(stage: int) -> list[Any]:
+        return [] if stage in plan.hidden else [cw.delta(f"{base}/out/s{stage}")]
+
+    @pipeline.stage(name="s0", sinks=tables(0))
     def s0(spark: Any) -> Any:
         rows = spark.readStream.schema("id long, amount long").option("maxFilesPerTrigger", 1)
         return rows.parquet(str(base / "in" / "orders"))
 
-    @pipeline.stage(name="s1", sinks=[cw.delta(f"{base}/out/s1")])
+    @pipeline.stage(name="s1", sinks=tables(1))
     def s1(spark: Any) -> Any:
         rows = spark.readStream.schema("order_id long").option("maxFilesPerTrigger", 1)
         return rows.parquet(str(base / "in" / "payments")).selectExpr("order_id id", "order_id % 10 amount")
 
-    for number, plan in enumerate(plans, start=2):
-        _add(pipeline, base, f"s{number}", plan)
+    for number, stage in enumerate(plan.stages, start=2):
+        _add(pipeline, f"s{number}", stage, tables(number))
     return pipeline
 
 
-def _add(pipeline: cw.Pipeline, base: Path, name: str, plan: StagePlan) -> None:
+def _add(pipeline: cw.Pipeline, name: str, plan: StagePlan, sinks: list[Any]) -> None:
     inputs = [f"s{i}" for i in plan.inputs]
 
     def function(**given: Any) -> Any:
@@ -91,4 +102,4 @@ def _add(pipeline: cw.Pipeline, base: Path, name: str, plan: StagePlan) -> None:
 
     parameters = [inspect.Parameter(i, inspect.Parameter.KEYWORD_ONLY) for i in inputs]
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    pipeline.stage(name=name, sinks=[cw.delta(f"{base}/out/{name}")])(function)
+    pipeline.stage(name=name, sinks=sinks)(function)

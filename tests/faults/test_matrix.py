@@ -1,4 +1,4 @@
-"""Every failpoint, for three kinds of pipelines. `make test-faults`.
+"""Every failpoint, for four kinds of pipelines. `make test-faults`.
 
 Each pipeline has one store, on which it is killed at one failpoint after the other; every process finds new input. Then
 it runs to the end, and its tables must equal the results of a batch job over all the input.
@@ -21,9 +21,10 @@ TRUTH = {
     "stateless": {"orders": ORDERS, "big": BIG, "small": SMALL},
     "join": {"orders": ORDERS, "payments": PAYMENTS, "matched": MATCHED},
     "windowed": {"orders": ORDERS, "revenue": REVENUE},
+    "chained": {"revenue": REVENUE},
 }
-READER = {"stateless": "big", "join": "matched", "windowed": "revenue"}
-"""The stage that reads a channel, and its sink."""
+READER = {"stateless": "big", "join": "matched", "windowed": "revenue", "chained": "revenue"}
+"""The stage that reads a channel, and its sink; where all stages are chained, their query."""
 
 PLACES = [
     "before prepared@READER",
@@ -74,11 +75,16 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     made.end_all()
 
 
+def place_in(bench: Bench, place: str) -> str:
+    root = "orders" if "orders" in TRUTH[bench.kind] else READER[bench.kind]
+    return place.replace("READER", READER[bench.kind]).replace("@orders", f"@{root}")
+
+
 @pytest.mark.timeout(3_600)  # forty runs of Spark
 def test_killed_everywhere(bench: Bench) -> None:
     for place in PLACES:
         bench.input.add(2)
-        bench.run_killed(place.replace("READER", READER[bench.kind]), retained=1000)
+        bench.run_killed(place_in(bench, place), retained=1000)
     bench.input.add(2)
     bench.run(retained=1000)
     bench.check(**TRUTH[bench.kind])
@@ -88,7 +94,7 @@ def test_killed_everywhere(bench: Bench) -> None:
         bench.run_killed(place, retained=1)
     for place in SAVING:
         bench.input.add(2)
-        bench.run_killed(place.replace("READER", READER[bench.kind]), "savepoint=one", "drain")
+        bench.run_killed(place_in(bench, place), "savepoint=one", "drain")
     bench.input.add(2)
     bench.run(retained=1)
     bench.check(**TRUTH[bench.kind])

@@ -42,6 +42,9 @@ class FakeBuilder:
                 self.facts[name] = ChainFacts(self.wish)
                 self.specs[name] = StageSpec(name, inputs, self.member, sinks, self.columns)
 
+    def refuse_chains(self, topology: Topology) -> bool:
+        return False
+
     @property
     def waits_for(self) -> dict[str, str]:
         left = [n for n in self.reads if n not in self.specs]

@@ -11,13 +11,14 @@ import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 import cutwater as cw
 from cutwater.plan import build as building
 from cutwater.plan.build import Builder, PlannedPipeline, bind_sinks, register_sinks
-from cutwater.plan.chaining import make_topology
+from cutwater.plan.chaining import Chaining, decide, make_topology
 from cutwater.plan.graph import in_order
 from cutwater.protocol.base.errors import Mistakes, UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec
@@ -483,6 +484,89 @@ def test_a_builder_says_which_stages_of_others_it_waits_for() -> None:
     assert builder.plan_of("second") is None
     builder.advance({"theirs": StageSpec("theirs", (), "other", (), COLUMNS)})
     assert (builder.unchecked, builder.is_done, builder.waits_for) == ([], True, {})
+
+
+@pytest.fixture
+def borders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "at_border", lambda frame, stage, schema: frame)
+
+
+def decided(builder: Builder) -> Chaining:
+    """What is chained of stages of one member, as `assemble` decides it."""
+    while True:
+        found = decide(builder.specs, builder.facts)
+        if not builder.refuse_chains(make_topology(builder.specs, found.readers)):
+            return found
+
+
+@pytest.mark.usefixtures("borders")
+def test_the_functions_of_chained_stages_are_called_twice(shop: Shop) -> None:
+    calls: list[str] = []
+
+    def orders(spark: Any) -> Any:
+        calls.append("orders")
+        return Frame(FILES)
+
+    def paid(orders: Any) -> Any:
+        calls.append("paid")
+        return orders
+
+    shop.stage(orders, "orders")
+    shop.stage(paid, "paid", sinks=[shop.sink()])
+    builder = Builder("shop", in_order(shop.pipeline.stages), SPARK)
+    builder.advance({})
+    for _ in range(2):
+        chaining = decided(builder)
+    planned = builder.finish(make_topology(builder.specs, chaining.readers))
+    assert list(planned.stages) == ["paid"]
+    assert planned.stages["paid"].plan.sources == (FILES,)
+    assert sorted(calls) == ["orders", "orders", "paid", "paid"]
+
+
+@pytest.mark.usefixtures("borders")
+@pytest.mark.parametrize("what", ["the plan", "a function", "the columns"])
+def test_stages_that_work_only_apart_are_not_chained(shop: Shop, what: str) -> None:
+    read: list[Frame] = []
+
+    def orders(spark: Any) -> Any:
+        wider = t.StructType().add("more", "long") if what == "the columns" and read else ROWS
+        read.append(Frame(FILES, rows=wider))
+        return read[-1]
+
+    def paid(orders: Any) -> Any:
+        inside = orders in read
+        if inside and what == "a function":
+            raise AnalysisException("no")
+        return Frame(*orders.plan.sources, refused="no" if inside and what == "the plan" else None)
+
+    shop.stage(orders, "orders")
+    shop.stage(paid, "paid", sinks=[shop.sink()])
+    builder = Builder("shop", in_order(shop.pipeline.stages), SPARK)
+    builder.advance({})
+    chaining = decided(builder)
+    assert chaining.readers == {}
+    assert ("columns differ" if what == "the columns" else "Spark refuses") in chaining.why_not["orders"]
+    assert list(builder.finish(make_topology(builder.specs)).stages) == ["orders", "paid"]
+
+
+@pytest.mark.usefixtures("borders")
+def test_an_error_of_a_function_that_is_called_again_is_not_taken_for_a_refusal(shop: Shop) -> None:
+    """It may be gone the next time, and what is chained is recorded."""
+    calls: list[int] = []
+
+    def orders(spark: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 1:
+            raise ConnectionError("gone")
+        return Frame(FILES)
+
+    shop.stage(orders, "orders")
+    shop.paid()
+    builder = Builder("shop", in_order(shop.pipeline.stages), SPARK)
+    builder.advance({})
+    with pytest.raises(UserError, match="stage 'orders': its function raised ConnectionError: gone"):
+        decided(builder)
+    assert builder.facts["orders"].refused == ""
 
 
 def test_a_commit_group_needs_one_source_that_is_kafka(shop: Shop) -> None:

@@ -21,9 +21,9 @@ from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
 class Numbers:
     """A pipeline that reads numbers from files, and writes them to one table, with a choice of stages in between."""
 
-    def __init__(self, folder: Path, *, chain: bool = True) -> None:
+    def __init__(self, folder: Path, *, chain: bool | None = None) -> None:
         self.folder = folder
-        self.pipeline = cw.Pipeline("numbers", chain=chain)
+        self.pipeline = cw.Pipeline("numbers") if chain is None else cw.Pipeline("numbers", chain=chain)
 
     def read(self, spark: SparkSession) -> DataFrame:
         files = spark.readStream.schema(NUMBERS).option("maxFilesPerTrigger", 2)
@@ -111,7 +111,49 @@ def test_a_stage_that_must_be_chained_and_cannot_be_is_refused_before_anything_i
     assert not list((tmp_path / "state").glob("journal/*"))
 
 
-def summing(folder: Path, chain: bool, second_table: bool = False) -> Numbers:
+def test_stages_that_spark_takes_only_apart_are_not_chained_unless_they_must_be(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Both observe something under the same name, which one query cannot have twice."""
+    deliver_numbers(tmp_path, 1)
+
+    def make(chain: bool | None = None) -> Numbers:
+        shop = Numbers(tmp_path)
+
+        @shop.pipeline.stage(chain=chain)
+        def clean(spark: SparkSession) -> DataFrame:
+            return shop.read(spark).observe("quality", F.max("id").alias("most")).where("id % 5 <> 0")
+
+        @shop.pipeline.stage(sinks=[shop.sink()])
+        def out(clean: DataFrame) -> DataFrame:
+            return clean.observe("quality", F.min("id").alias("least")).select("id")
+
+        return shop
+
+    with pytest.raises(
+        UserError, match=r"'clean' has chain=True .* Spark refuses the query of 'out' with clean inside"
+    ):
+        make(True).run(spark)
+    assert not list((tmp_path / "state").glob("journal/*"))
+    shop = make()
+    shop.run(spark)
+    assert shop.chained == {}
+    assert shop.rows("id") == [(i,) for i in range(50) if i % 5]
+
+
+def test_a_plain_start_keeps_the_queries_of_a_store_that_was_not_chained(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    deliver(tmp_path / "in", "0", numbers(range(55)))
+    summing(tmp_path, False).run(spark)
+    deliver(tmp_path / "in", "1", numbers(range(55, 105)))
+    shop = summing(tmp_path)
+    shop.run(spark)
+    assert shop.chained == {}
+    assert shop.rows("part", "n", "total") == sums(range(90)), "the watermark is at 9.4 s"
+
+
+def summing(folder: Path, chain: bool | None = None, second_table: bool = False) -> Numbers:
     """Numbers, cleaned and then summed per second, in two stages."""
     shop = Numbers(folder, chain=chain)
 

@@ -46,7 +46,7 @@ def test_channels_carry_every_supported_type_unchanged(spark: SparkSession, tmp_
     source = str(tmp_path / "in")
     rows = spark.createDataFrame([one_of_each(i) for i in range(50)], ALL_TYPES)
     rows.repartition(3).write.parquet(source)
-    pipeline = cw.Pipeline("types")
+    pipeline = cw.Pipeline("types", chain=False)
 
     @pipeline.stage
     def first(spark: SparkSession) -> DataFrame:
@@ -69,7 +69,7 @@ def test_channels_carry_every_supported_type_unchanged(spark: SparkSession, tmp_
 
 def test_channels_carry_types_that_python_cannot_represent(spark: SparkSession, tmp_path: Path) -> None:
     deliver(tmp_path / "in", "0", numbers(range(5)))
-    pipeline = cw.Pipeline("types")
+    pipeline = cw.Pipeline("types", chain=False)
     made = [
         "id", "parse_json(to_json(struct(id, ts))) v", "make_ym_interval(1, cast(id as int)) ym",
         "case id % 2 when 0 then 'A' else 'b' end collate UNICODE_CI c", "array('x' collate UNICODE_CI) cs",
@@ -166,7 +166,7 @@ def test_the_file_of_an_abandoned_task_is_in_no_batch(
         return list_files(store, prefix, after)
 
     monkeypatch.setattr(LocalStore, "list", listed)
-    pipeline = cw.Pipeline("late")
+    pipeline = cw.Pipeline("late", chain=False)
 
     @pipeline.stage
     def first(spark: SparkSession) -> DataFrame:

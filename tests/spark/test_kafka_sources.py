@@ -141,6 +141,19 @@ def test_a_loss_before_anything_was_read_is_refused_with_advice_that_needs_no_ch
     sources(subscribe="t", failondataloss="false").refuse_lost(first)
 
 
+def test_a_loss_of_a_chained_stage_is_refused_with_advice_that_keeps_the_state_of_its_reader(
+    cluster: Cluster,
+) -> None:
+    read = Source("kafka", (("subscribe", "t"),))
+    leaf = Leaf(format="kafka", stage="raw")
+    spark: Any = "spark"
+    chained = KafkaSources(spark, "total", Plan((read,), False, leaves=(leaf,)))
+    advice = "Give stage 'raw' chain=False, and start with --restore latest: .* 'total' keeps its state"
+    with pytest.raises(KafkaLoss, match=advice) as raised:
+        chained.refuse_lost(claimed((leaf,), ('{"t":{"0":101}}',)))
+    assert "--reset" not in str(raised.value)
+
+
 @pytest.mark.parametrize(("value", "raises"), [("false", False), ("FALSE", False), ("true", True)])
 def test_a_source_may_accept_losses(cluster: Cluster, value: str, raises: bool) -> None:
     cluster.found = {}

@@ -59,7 +59,7 @@ def test_a_run_uses_the_users_session_and_does_not_change_it(user: SparkSession,
     listener = Started()
     user.streams.addListener(listener)
     before, seen = settings(user), dict[str, Any]()
-    pipeline = cw.Pipeline("guest")
+    pipeline = cw.Pipeline("guest", chain=False)
 
     @pipeline.stage
     def source(spark: SparkSession) -> DataFrame:

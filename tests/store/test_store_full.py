@@ -38,7 +38,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def new_pipeline(base: Path) -> cw.Pipeline:
-    pipeline = cw.Pipeline("full")
+    pipeline = cw.Pipeline("full", chain=False)
 
     @pipeline.stage
     def source(spark: SparkSession) -> DataFrame:

@@ -52,7 +52,7 @@ def test_a_store_that_fails_while_a_query_starts_commits_and_rests_does_no_harm(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     deliver(tmp_path / "in", "one", numbers(range(20)))
-    pipeline = cw.Pipeline("moody")
+    pipeline = cw.Pipeline("moody", chain=False)
 
     @pipeline.stage
     def source(spark: SparkSession) -> DataFrame:

@@ -56,5 +56,9 @@ class KafkaBench:
         assert wanted, "no record was produced, so nothing is proved"
         found = self.bench.rows("records")
         assert found == wanted, difference("records", found, wanted)
-        values, once = self.bench.rows("values"), sorted({(value,) for _, value in wanted})
+        self.check_values()
+
+    def check_values(self) -> None:
+        """Compares the table of values, each of which is there once, with all records."""
+        values, once = self.bench.rows("values"), sorted({(value,) for _, value in self.records})
         assert values == once, difference("values", values, once)

@@ -69,6 +69,25 @@ def test_records_that_are_lost_before_the_first_batch_are_one_message_whose_advi
     bench.check()
 
 
+def test_a_chained_stage_continues_behind_the_gap_in_a_query_of_its_own_and_its_reader_keeps_its_state(
+    make: Make, broker: Broker
+) -> None:
+    broker.create("chained", 1)
+    bench = make(subscribe="chained", chain="yes")
+    bench.produce("chained", 50, 1)
+    bench.run()
+    bench.produce("chained", 20, 1, are_read=False)
+    broker.delete_records("chained", {0: 70})
+    broker.produce("chained", [value for _, value in bench.records], 1)  # known to the state of the reader
+    bench.produce("chained", 30, 1)
+
+    said = bench.refused()
+    assert "Give stage 'records' chain=False, and start with --restore latest:" in said
+    bench.set(subscribe="chained", chain="no")
+    bench.run(restore="latest")
+    bench.check_values()
+
+
 def test_failondataloss_false_skips_what_retention_has_deleted(make: Make, broker: Broker) -> None:
     broker.create("skipped", 1)
     bench = make(subscribe="skipped")

@@ -48,7 +48,7 @@ class CheckedSink(msgspec.Struct, frozen=True):
 class CheckedStage(msgspec.Struct, frozen=True):
     """A stage of the graph. `sources`: descriptions of its native sources. `is_checked`: whether its plan is known.
     `chained_into`: the reader in whose query it runs; `not_chained`: why it has a query of its own, if it is read and
-    chaining it was asked for, or the store has it chained. `rules`: the conditions for its rows, by name;
+    chaining it is allowed, or the store has it chained. `rules`: the conditions for its rows, by name;
     `on_violation`: what happens to bad ones (fail, drop or quarantine)."""
 
     name: str

@@ -54,9 +54,9 @@ class Pipeline:
     pipeline.run("./state", every="5s")
     """
 
-    def __init__(self, name: str, *, chain: bool = False) -> None:
+    def __init__(self, name: str, *, chain: bool = True) -> None:
         """`chain`: whether stages run inside the query of the stage that reads them, where that changes no row of any
-        table; `chain=` of a stage decides otherwise for that stage."""
+        table; `chain=` of a stage decides otherwise for that stage. A store that exists keeps its queries."""
         if not name or not name.replace("-", "_").replace(".", "_").isidentifier():
             raise UserError(f"'{name}' cannot name a pipeline: use letters, digits, '_', '-' and '.'")
         check_truth(chain, "chain")

@@ -112,6 +112,9 @@ def assemble(
             _refuse_clashes([part, *present])
             others = {n: spec for p in present for n, spec in p.stages.items()}
         builder.advance(others)
+        theirs = recorded_facts(recorded) if recorded is not None else _facts_of(present)
+        if builder.is_done:  # the others have to know first which chains Spark refuses
+            _tried(builder, others, theirs, recorded, rechain)
         part = msgspec.structs.replace(part, beat=part.beat + 1, stages=dict(builder.specs))
         part = msgspec.structs.replace(part, facts=dict(builder.facts))
         store.put(graph_part_name(member), seal(part))
@@ -122,7 +125,6 @@ def assemble(
             if not expected:
                 missing += _unread({**others, **builder.specs})
         if not missing and builder.is_done:
-            theirs = recorded_facts(recorded) if recorded is not None else _facts_of(present)
             chaining = chain(builder, others, theirs, recorded, rechain)
             topology = make_topology({**others, **builder.specs}, chaining.readers)
             check_graph(topology)
@@ -146,11 +148,25 @@ def chain(
 ) -> Chaining:
     """Decides which stages are chained, with what is known of those of other members (`theirs`). Raises `UserError` if a
     stage of this member must be, and cannot."""
-    own = builder.specs.keys()
-    specs = {**others, **builder.specs}
-    found = decide(specs, {**theirs, **builder.facts}, recorded, own if rechain else ())
+    found = _tried(builder, others, theirs, recorded, rechain)
     refuse_impossible(found, builder.facts)
     return found
+
+
+def _tried(
+    builder: Builder,
+    others: Mapping[str, StageSpec],
+    theirs: Mapping[str, ChainFacts],
+    recorded: Topology | None,
+    rechain: bool,
+) -> Chaining:
+    """Decides without stages that Spark takes alone, but not in one query."""
+    specs = {**others, **builder.specs}
+    while True:
+        facts = {**theirs, **builder.facts}
+        found = decide(specs, facts, recorded, builder.specs.keys() if rechain else ())
+        if not builder.refuse_chains(make_topology(specs, found.readers)):
+            return found
 
 
 def recorded_facts(recorded: Topology) -> dict[str, ChainFacts]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.plan.chaining import ChainFacts
@@ -43,6 +44,10 @@ class PlannedPipeline(msgspec.Struct, frozen=True):
     sinks: dict[str, Sink]
 
 
+class SparkRefuses(UserError):
+    """Spark takes each of some stages, and not the query that they form together."""
+
+
 class Builder:
     """Calls the stage functions of one member, each as soon as the columns of its inputs are known.
 
@@ -56,6 +61,8 @@ class Builder:
         self._spark = spark
         self._ordered = stages
         self._called: dict[str, tuple[DataFrame, Plan, dict[str, ChannelSource]]] = {}
+        self._composed: dict[tuple[str, ...], tuple[DataFrame, Plan, dict[str, ChannelSource]]] = {}
+        """The queries with several stages that were made, by their stages."""
         self.facts: dict[str, ChainFacts] = {}
         """What decides about chaining the stages that were called."""
 
@@ -130,7 +137,7 @@ class Builder:
             frame, plan, channels = self._called[stage.name]
             chained = topology.chain(stage.name)
             if chained:
-                frame, plan, channels = self._chained(stage, chained, by_name, topology)
+                frame, plan, channels = self._query_of(stage, chained, by_name, topology)
             places = {s: place_of(by_name[s].function) for s in (*chained, stage.name)} if chained else {}
             planned[stage.name] = PlannedStage(
                 stage.name, topology.stages[stage.name].inputs, frame, plan, row_schema(frame.schema), channels,
@@ -140,11 +147,36 @@ class Builder:
         sinks = {sink.name: sink for stage in called for sink in stage.sinks}
         return PlannedPipeline(self.name, self._spark, planned, topology, sinks)
 
+    def refuse_chains(self, topology: Topology) -> bool:
+        """Try the queries of all chains in this graph. Returns whether Spark refuses any, though it takes each of their
+        stages alone: `facts` say so from now on. Raises `UserError` if a function fails otherwise."""
+        refused: dict[str, str] = {}
+        by_name = {stage.name: stage for stage in self._ordered}
+        for name in topology.stages.keys() & by_name.keys():
+            chained = topology.chain(name)
+            if chained:
+                try:
+                    self._query_of(by_name[name], chained, by_name, topology)
+                except SparkRefuses as error:
+                    refused |= dict.fromkeys(chained, str(error))
+        for name, why in refused.items():
+            self.facts[name] = msgspec.structs.replace(self.facts[name], refused=why)
+        return bool(refused)
+
+    def _query_of(
+        self, stage: StageDef, chained: Sequence[str], by_name: Mapping[str, StageDef], topology: Topology
+    ) -> tuple[DataFrame, Plan, dict[str, ChannelSource]]:
+        """The query of a stage with others chained into it, which is made once. Raises `UserError`; `SparkRefuses` if
+        Spark does not take what the stages form together."""
+        key = (*chained, stage.name)
+        if key not in self._composed:
+            self._composed[key] = self._chained(stage, chained, by_name, topology)
+        return self._composed[key]
+
     def _chained(
         self, stage: StageDef, chained: Sequence[str], by_name: Mapping[str, StageDef], topology: Topology
     ) -> tuple[DataFrame, Plan, dict[str, ChannelSource]]:
-        """The query of a stage with others chained into it. Their functions are called again, with the rows themselves
-        where they had channels."""
+        """The functions are called again, with the rows themselves where they had channels."""
         channels: dict[str, ChannelSource] = {}
         read: dict[str, DataFrame] = {}
 
@@ -152,7 +184,12 @@ class Builder:
             known = self.specs[name].schema if name in self.specs else topology.stages[name].schema
             assert known is not None  # it was read through a channel before
             if name in chained:
-                return at_border(called(by_name[name]), name, known)
+                frame = called(by_name[name])
+                if channel_schema(name, frame.schema) != known:
+                    raise SparkRefuses(
+                        f"its columns differ when it is called inside the query of '{stage.name}'"
+                    )
+                return at_border(frame, name, known)
             if name not in read:
                 channels[name] = ChannelSource(self._spark, stage.name, name, known)
                 read[name] = channels[name].frame()
@@ -161,18 +198,15 @@ class Builder:
         def called(of: StageDef) -> DataFrame:
             return _result(of, self._spark, {i: rows_of(i) for i in of.inputs})
 
+        together = f"the query of '{stage.name}' with {', '.join(chained)} inside, and takes each alone"
         try:
             frame = called(stage)
         except UserError as error:
-            raise UserError(
-                f"{error}. This is with {', '.join(chained)} chained into the query of '{stage.name}', while each works "
-                "alone: give one of them chain=False"
-            ) from error
+            if isinstance(error.__cause__, AnalysisException):
+                raise SparkRefuses(f"Spark refuses {together}: {error}") from error
+            raise
         if (why := why_refused(frame, stage.output_mode)) is not None:
-            raise UserError(
-                f"stage '{stage.name}': Spark would refuse its query with {', '.join(chained)} chained into it. {why}. "
-                "Give one of them chain=False"
-            )
+            raise SparkRefuses(f"Spark refuses {together}: {why}")
         return frame, read_plan(frame), channels
 
 

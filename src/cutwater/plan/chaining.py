@@ -31,7 +31,8 @@ class Wish(Enum):
 class ChainFacts(msgspec.Struct, frozen=True):
     """What decides about chaining a stage, besides the graph. `reads`: how often its plan contains each of its inputs.
     `is_native`: it reads sources of its own. `stateful`: an operator of its plan that keeps state, or that is not known
-    to keep none. `has_own_trigger`: its trigger is not the default."""
+    to keep none. `has_own_trigger`: its trigger is not the default. `refused`: why it works alone, but not inside its
+    reader's query."""
 
     wish: Wish = Wish.NEVER
     reads: dict[str, int] = {}
@@ -42,6 +43,7 @@ class ChainFacts(msgspec.Struct, frozen=True):
     has_max_rows: bool = False
     has_commit_group: bool = False
     has_rules: bool = False
+    refused: str = ""
 
 
 class Chaining(msgspec.Struct, frozen=True):
@@ -99,7 +101,7 @@ def _own_reasons(
     mine, reader = facts.get(name, ChainFacts()), readers[0]
     theirs = facts.get(reader, ChainFacts())
     if mine.wish is Wish.NEVER:
-        yield "chaining is off for it (chain=True, or Pipeline(chain=True), turns it on)"
+        yield "chaining is off for it (chain=False)"
     if len(readers) > 1:
         yield f"{len(readers)} stages read it: {', '.join(sorted(readers))}"
     if specs[name].member != specs[reader].member:
@@ -118,6 +120,8 @@ def _own_reasons(
         yield "it has commit_group"
     if mine.has_rules:
         yield "it has rules for its rows, which are judged as they are written"
+    if mine.refused:
+        yield mine.refused
     if theirs.has_max_rows:
         yield f"its reader '{reader}' has max_rows, which counts the rows of a channel"
     if theirs.reads.get(name, 1) > 1:

@@ -126,18 +126,28 @@ def moved(positions: Topics, lost: Iterable[Lost]) -> Topics:
     return result
 
 
-def advice(stage: str, has_read: bool) -> str:
+def advice(stage: str, has_read: bool, chained: Sequence[str] = ()) -> str:
     """What to do about it. A stage that has not read anything has no state to keep, and its beginning is kept by a
-    reset."""
+    reset. `chained`: the stages inside the query of `stage` that read what is lost."""
     if not has_read:
         return (
             f"Stage '{stage}' has not read anything yet. Set the source's option failOnDataLoss to false: then it begins "
             "with the oldest records that Kafka has. Once it has read some, the option can be taken out again"
         )
+    if chained:
+        which = ", ".join(f"'{name}'" for name in chained)
+        what = (
+            f"Give stage {which} chain=False, and start with --restore latest: in a query of its own it continues with "
+            f"the oldest records that Kafka has, and '{stage}' keeps its state. Or"
+        )
+    else:
+        what = (
+            f"Start with --restore latest --reset {stage}: the stage continues with the oldest records that Kafka has, "
+            "without its state. To keep its state,"
+        )
     return (
-        f"Start with --restore latest --reset {stage}: the stage continues with the oldest records that Kafka has, "
-        "without its state. To keep its state, set the source's option failOnDataLoss to false: Spark then goes on by "
-        "itself, skips what is lost, and in a topic that was created again also what it already has"
+        f"{what} set the source's option failOnDataLoss to false: Spark then goes on by itself, skips what is lost, and "
+        "in a topic that was created again also what it already has"
     )
 
 
@@ -184,7 +194,9 @@ class KafkaSources:
             return _unless_spark_is_gone(error, None)
         every = [str(one) for n in lost for one in lost[n]]
         if every:
-            raise KafkaLoss(f"{'; '.join(every)}. {advice(self._stage, claimed.has_read)}")
+            readers = {self._leaves[n].stage for n in lost if lost[n]}
+            chained = sorted(readers) if "" not in readers else ()
+            raise KafkaLoss(f"{'; '.join(every)}. {advice(self._stage, claimed.has_read, chained)}")
         return None
 
     def moved(self, recorded: Sequence[Leaf] | None, positions: Sequence[str | None]) -> MovedPositions:

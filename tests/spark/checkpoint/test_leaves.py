@@ -446,7 +446,7 @@ def test_a_union_with_swapped_sides_is_refused_and_continues_as_it_was(
 
 def test_swapped_channels_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     def make(turned: bool) -> cw.Pipeline:
-        found = cw.Pipeline("positions")
+        found = cw.Pipeline("positions", chain=False)
 
         @found.stage
         def first(spark: SparkSession) -> DataFrame:
