@@ -6,7 +6,7 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Event, Thread
 
@@ -26,8 +26,8 @@ Look = Callable[[Callable[[], Status]], Status]
 
 
 class Reporter:
-    """Reports the status of a member at an interval. `build` makes it, in `look`, between two turns; `measure` asks Spark
-    about the queries, which may take long, so it has a thread of its own."""
+    """Reports the status of a member at an interval. `build` makes it, in `look`, between two turns; `measures` ask
+    Spark about the queries, by stage, which may take long, so they have a thread of their own."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Reporter:
         links: Links,
         look: Look,
         build: Callable[[Report], Status],
-        measure: Callable[[], None],
+        measures: Mapping[str, Callable[[], None]],
         emit: Callable[[Emitted], None],
         about: About | None = None,
     ) -> None:
@@ -47,7 +47,7 @@ class Reporter:
         self._links = links
         self._look = look
         self._build = build
-        self._measure = measure
+        self._measures = measures
         self._emit = emit
         self._about = about or About()
         self._started_at = time.time()
@@ -91,7 +91,16 @@ class Reporter:
         self._repeat(lambda: self.put(self.status()))
 
     def _measure_queries(self) -> None:
-        self._repeat(self._measure)
+        self._repeat(self._measure_each)
+
+    def _measure_each(self) -> None:
+        for stage, measure in self._measures.items():
+            try:
+                measure()
+            except Exception as error:
+                self._emit(
+                    OperationFailed(f"asking Spark about stage '{stage}'", f"{type(error).__name__}: {error}")
+                )
 
     def _repeat(self, task: Callable[[], None]) -> None:
         while not self._stopped.wait(self.every_s):
