@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ class Reporting:
         self.store = store
         self.events: list[Event] = []
         self.shown: list[tuple[str, bytes]] = []
+        self.measures: dict[str, Callable[[], None]] = {}
         self.links: Any = SimpleNamespace(ignored=4, show=lambda key, data: self.shown.append((key, data)))
 
     def reporter(self) -> Reporter:
@@ -38,7 +40,7 @@ class Reporting:
             self.links,
             lambda build: build(),
             built,
-            lambda: None,
+            self.measures,
             self.events.append,
         )
 
@@ -175,3 +177,15 @@ def test_a_report_that_fails_is_a_trouble_until_one_succeeds(reporting: Reportin
 
     reporter._repeat(task)
     assert seen == ["", "reporting the status: KeyError: 'x'", ""]
+
+
+def test_a_stage_that_cannot_be_measured_keeps_no_other_from_being_measured(reporting: Reporting) -> None:
+    measured: list[str] = []
+
+    def fails() -> None:
+        raise KeyError("x")
+
+    reporting.measures |= {"clean": fails, "total": lambda: measured.append("total")}
+    reporting.reporter()._measure_each()
+    assert measured == ["total"]
+    assert reporting.events == [OperationFailed("asking Spark about stage 'clean'", "KeyError: 'x'")]

@@ -6,7 +6,7 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Event, Thread
 
@@ -27,8 +27,8 @@ REPORTING = "reporting the status"
 
 
 class Reporter:
-    """Reports the status of a member at an interval. `build` makes it, in `look`, between two turns; `measure` asks Spark
-    about the queries, which may take long, so it has a thread of its own."""
+    """Reports the status of a member at an interval. `build` makes it, in `look`, between two turns; `measures` ask
+    Spark about the queries, by stage, which may take long, so they have a thread of their own."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Reporter:
         links: Links,
         look: Look,
         build: Callable[[Report], Status],
-        measure: Callable[[], None],
+        measures: Mapping[str, Callable[[], None]],
         emit: Observe,
         about: About | None = None,
         troubles: Troubles | None = None,
@@ -49,7 +49,7 @@ class Reporter:
         self._links = links
         self._look = look
         self._build = build
-        self._measure = measure
+        self._measures = measures
         self._troubles = troubles or Troubles(emit)
         self._about = about or About()
         self._started_at = time.time()
@@ -93,15 +93,25 @@ class Reporter:
         self._repeat(lambda: self.put(self.status()))
 
     def _measure_queries(self) -> None:
-        self._repeat(self._measure, "queries")
+        while not self._stopped.wait(self.every_s):
+            self._measure_each()
 
-    def _repeat(self, task: Callable[[], None], of: str = "") -> None:
+    def _measure_each(self) -> None:
+        for stage, measure in self._measures.items():
+            asking = f"asking Spark about stage '{stage}'"
+            try:
+                measure()
+                self._troubles.worked(asking)
+            except Exception as error:
+                self._troubles.failed(asking, f"{type(error).__name__}: {error}")
+
+    def _repeat(self, task: Callable[[], None]) -> None:
         while not self._stopped.wait(self.every_s):
             try:
                 task()
-                self._troubles.worked(REPORTING, of)
+                self._troubles.worked(REPORTING)
             except Exception as error:
-                self._troubles.failed(REPORTING, f"{type(error).__name__}: {error}", of)
+                self._troubles.failed(REPORTING, f"{type(error).__name__}: {error}")
 
     def put(self, status: Status) -> None:
         self.latest = status, time.monotonic()

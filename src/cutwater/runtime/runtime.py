@@ -138,7 +138,7 @@ class Runtime:
             links,
             self.shell.look,
             self._status,
-            self._measure,
+            {name: host.measure for name, host in self.hosts.items()},
             emit,
             _about(planned),
             self.troubles,
@@ -324,10 +324,6 @@ class Runtime:
             tuple(RuleStatus(name, count.rows, count.total) for name, count in shown),
             rules.quarantine or rules.on_violation.value,
         )
-
-    def _measure(self) -> None:
-        for host in self.hosts.values():
-            host.measure()
 
     # --- what monitoring sees (`telemetry/routes.py`) ---------------------------------------------------
 
