@@ -177,7 +177,7 @@ def test_a_checkpoint_whose_time_is_unknown_is_named(folder: Path) -> None:
         ((), "say what to restore"),
         (("9", "--at", "2026-01-01"), "both '9' and --at 2026-01-01 were given: leave out one of them"),
         (("--at", "noon"), "'noon' is not a time"),
-        (("--at", "0001-01-01"), "no kept checkpoint was committed at or before"),
+        (("--at", "0001-01-01"), "'0001-01-01' is too long ago"),
     ],
 )
 def test_a_restore_needs_one_checkpoint_or_one_time(folder: Path, words: tuple[str, ...], said: str) -> None:

@@ -149,10 +149,10 @@ def test_a_stage_has_a_line_of_its_own(says: dict[str, Any], cells: list[str]) -
 def test_errors_and_waits_are_shown() -> None:
     stages = (replace(STAGE, error="no disk"), replace(STAGE, name="b"))
     lines = shown(
-        replace(STATUS, trouble="no answer", unpublished={"out": 2, "all": 1}, stages=stages),
+        replace(STATUS, trouble="no answer\n  at x\x1b[31m", unpublished={"out": 2, "all": 1}, stages=stages),
         news=("one", "two"),
     )
-    assert lines[2:5] == ["not yet published in all (1), out (2)", "trouble: no answer", ""]
+    assert lines[2:5] == ["not yet published in all (1), out (2)", "trouble: no answer at x\u241b[31m", ""]
     assert lines[-4:] == ["", "a: no disk", "one", "two"]
 
 

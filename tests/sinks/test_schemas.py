@@ -114,7 +114,7 @@ ID = field("id", "long")
     [
         ([ID], ["id"], "partitioned by all columns of its rows"),
         ([ID, field("k", "long")], ["k", "k"], "partitioned by k twice"),
-        ([ID, field("k", "long"), field("K", "long")], ["k", "K"], "partitioned by K twice"),
+        ([ID, field("k", "long"), field("K", "long")], ["k", "K"], "partitioned by k twice"),
         ([ID, field("a", array("long"))], ["a"], "partitioned by a, which is of type array"),
         ([ID, field("a", struct(ID))], ["a"], "partitioned by a, which is of type struct"),
         ([ID, field("a", mapping("long", "long"))], ["a"], "partitioned by a, which is of type map"),

@@ -248,15 +248,14 @@ def _tried(name: str, attempt: Callable[[], Part], as_json: bool) -> Part:
 @contextmanager
 def _leaving_no_folder(url: str | None) -> Iterator[None]:
     """A folder that is made to be tried is removed again: it may be misspelled."""
-    from cutwater.store.contract import TEMP
-
     root = _folder_of(url)
     made = [place for place in (root, *root.parents) if not place.exists()] if root is not None else []
     try:
         yield
     finally:
-        with suppress(OSError):
-            for place in (made[0] / TEMP, *made) if made else ():
+        inside = sorted(made[0].rglob("*"), reverse=True) if made else []
+        with suppress(OSError):  # somebody else has begun to use it
+            for place in (*inside, *made):
                 place.rmdir()
 
 
