@@ -236,9 +236,12 @@ def void(_: object) -> None: ...
 @pytest.mark.slow
 def test_a_training_that_hangs_ends(place: Path) -> None:
     program = (
-        "import time\nfrom pathlib import Path\nfrom cutwater.api import archive_training as training\n"
-        "def hang(*_):\n    try:\n        time.sleep(300)\n    finally:\n        Path('cleaned').touch()\n"
-        "training.GIVES_UP_S, training.make = 0.2, hang\ntraining.main()"
+        "import signal, time\nfrom pathlib import Path\nfrom cutwater.api import archive_training as training\n"
+        "def hang(*_):\n"
+        "    assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= training.GIVES_UP_S\n"
+        "    try:\n        signal.raise_signal(signal.SIGALRM)\n        time.sleep(300)\n"
+        "    finally:\n        Path('cleaned').touch()\n"
+        "training.make = hang\ntraining.main()"
     )
     place.mkdir(parents=True)
     done = subprocess.run([sys.executable, "-c", program], cwd=place, timeout=120, stderr=subprocess.DEVNULL)
