@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from cutwater.protocol.base.paths import file_name
 from cutwater.sinks.footers import Footer, read_footers
 from cutwater.sinks.staged_files import is_data, partition_values
 from cutwater.spark.files import Files, quoted
@@ -62,7 +63,7 @@ class Splitter:
                 split.bad.setdefault(mask, []).append(name)
                 split.rows[mask] = split.rows.get(mask, 0) + footer.rows
             elif footer.rows:
-                target = f"{folder}{name.rpartition('/')[2]}"
+                target = f"{folder}{file_name(name)}"
                 self._store.copy(name, target)
                 split.good[target] = footer
         return split

@@ -262,6 +262,7 @@ SPLIT_OTHER_THINGS = {
     "spark/checkpoint/folder.py": "the folder of a snapshot of Spark's",
     "spark/checkpoint/moved_files.py": "paths of a source's files",
     "spark/checkpoint/same_source.py": "paths of a source's files",
+    "spark/errors.py": "URLs that Spark names in an error",
     "spark/files.py": "paths of any files",
     "store/contract.py": "any name, whatever it means",
     "store/objects.py": "any name, whatever it means",
