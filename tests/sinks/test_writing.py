@@ -13,7 +13,9 @@ import pytest
 from cutwater.sinks import Sink, contract, parquet
 from cutwater.sinks.delta.making import delta
 from cutwater.store.opening import open_store
-from tests.support.sink_helpers import ROWS
+from tests.support.sink_helpers import schema
+
+ROWS = schema(id="long", city="string", at="timestamp")
 
 
 class Rows:

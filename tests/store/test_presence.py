@@ -415,7 +415,7 @@ def test_a_hanging_query_does_not_stop_the_status_from_changing(
             asked.append(1)
             made.done.wait(30)
 
-        monkeypatch.setattr(made.hosts["s"], "measure", hang)
+        monkeypatch.setitem(made.reporter._measures, "s", hang)
         await_that("Spark is asked, and hangs", lambda: asked, 10)
         assert Watch(store).running() is not None
         made.done.set()
