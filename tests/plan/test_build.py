@@ -84,7 +84,7 @@ def check_final_by(frame: Frame, sink: str, final_by: str) -> None:
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "ChannelSource", Channel)
-    monkeypatch.setattr(building, "read_plan", lambda frame: frame.plan)
+    monkeypatch.setattr(building, "read_plan", lambda frame, chained=(): frame.plan)
     monkeypatch.setattr(building, "is_of_session", lambda frame, spark: frame.session is spark)
     monkeypatch.setattr(
         building, "why_refused", lambda frame, mode: frame.refused if mode == "append" else None

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import types as t
 
 from cutwater.protocol.base.errors import UserError
+from cutwater.spark.internals.borders import PREFIX
 from cutwater.spark.internals.plans import PlanNode, is_of_session
 from cutwater.spark.plan import Plan, Source, channel_schema, read_plan, row_schema
 from tests.support.scala_model import ScalaSequence
@@ -107,10 +108,10 @@ def topic_node(*tables: str, **options: str) -> Node:
     )
 
 
-def plan_of(root: Node) -> Plan:
+def plan_of(root: Node, *chained: str) -> Plan:
     query = SimpleNamespace(analyzed=lambda: root)
     frame: Any = SimpleNamespace(_jdf=SimpleNamespace(queryExecution=lambda: query), sparkSession=None)
-    return read_plan(frame)
+    return read_plan(frame, chained)
 
 
 def test_a_plan_lists_its_sources_in_order_and_numbers_the_logs_of_native_ones() -> None:
@@ -151,12 +152,28 @@ def test_only_a_join_of_two_streams_keeps_state() -> None:
 
 
 def test_a_leaf_belongs_to_the_stage_whose_border_is_above_it() -> None:
-    inner = Node("CollectMetrics", files_node("/in"), name="rows of raw")
+    inner = Node("CollectMetrics", files_node("/in"), name=f"{PREFIX}raw")
     mine = Node("CollectMetrics", topic_node(Subscribe="t"), name="what the user observes")
-    outer = Node("CollectMetrics", Node("Union", inner, files_node("/more")), name="rows of clean")
-    found = plan_of(Node("Union", outer, mine, channel_node("a")))
+    outer = Node("CollectMetrics", Node("Union", inner, files_node("/more")), name=f"{PREFIX}clean")
+    found = plan_of(Node("Union", outer, mine, channel_node("a")), "raw", "clean")
     assert [leaf.stage for leaf in found.leaves] == ["raw", "clean", "", ""]
+    assert all(leaf.by_border for leaf in found.leaves)
     assert str(found.leaves[0]) == "the source parquet (path=/in) of stage 'raw'"
+
+
+def test_a_channel_that_two_chained_stages_read_has_a_leaf_of_each() -> None:
+    sides = [Node("CollectMetrics", channel_node("a"), name=f"{PREFIX}{stage}") for stage in ("b", "c")]
+    found = plan_of(Node("Join", *sides), "b", "c")
+    assert [(leaf.channel, leaf.stage) for leaf in found.leaves] == [("a", "b"), ("a", "c")]
+    assert str(found.leaves[0]) == "the channel 'a' in stage 'b'"
+
+
+@pytest.mark.parametrize("name", ["rows of orders", f"{PREFIX}orders", "rows of raw", f"{PREFIX}the day"])
+def test_an_observation_of_the_users_is_not_a_border(name: str) -> None:
+    observed = Node("CollectMetrics", files_node("/in"), name=name)
+    assert [leaf.stage for leaf in plan_of(observed).leaves] == [""]
+    inside = Node("CollectMetrics", observed, name=f"{PREFIX}raw")
+    assert [leaf.stage for leaf in plan_of(inside, "raw").leaves] == ["raw"]
 
 
 def test_a_leaf_has_its_path_as_spark_completes_it() -> None:

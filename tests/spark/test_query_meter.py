@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cutwater.spark import query_meter
+from cutwater.spark.internals.borders import PREFIX
 from cutwater.spark.query_meter import QueryFacts, QueryMeter
 
 
@@ -67,3 +68,13 @@ def test_lags_are_those_of_native_sources(monkeypatch: pytest.MonkeyPatch) -> No
     assert meter.facts.lags == behind
     meter.measure(Query({"batchDuration": 2}, is_active=False), True)
     assert meter.facts.lags == behind
+
+
+def test_the_rows_of_chained_stages_are_not_confused_with_what_the_user_observes() -> None:
+    mine = {"rows of clean": {"n": 1}, f"{PREFIX}the day": {"n": 1}}
+    metrics = {**mine, f"{PREFIX}clean": {"rows": 6}, f"{PREFIX}parts": None}
+    meter = QueryMeter()
+    meter.measure(
+        Query({"batchDuration": 2000, "observedMetrics": metrics}), False, chained=("clean", "parts")
+    )
+    assert meter.facts.chained_rows_per_s == {"clean": 3.0, "parts": 0.0}

@@ -207,7 +207,7 @@ class Builder:
             raise
         if (why := why_refused(frame, stage.output_mode)) is not None:
             raise SparkRefuses(f"Spark refuses {together}: {why}")
-        return frame, read_plan(frame), channels
+        return frame, read_plan(frame, chained), channels
 
 
 def _chain_facts(stage: StageDef, plan: Plan) -> ChainFacts:

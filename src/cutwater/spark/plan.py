@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -49,15 +50,15 @@ class Plan(msgspec.Struct, frozen=True):
         return sum(source.input == channel for source in self.sources)
 
 
-def read_plan(frame: DataFrame) -> Plan:
-    """Reads the analysed plan of a streaming DataFrame."""
+def read_plan(frame: DataFrame, chained: Collection[str] = ()) -> Plan:
+    """Reads the analysed plan of a streaming DataFrame, in which these stages are chained."""
     sources: list[Source] = []
     leaves: list[Leaf] = []
     native: list[PlanNode] = []
     above: tuple[str, ...] = ()
     has_watermark = has_timers = False
     stateful = ""
-    for node, stage in analysed_plan(frame).walk_stages():
+    for node, stage in analysed_plan(frame).walk_stages(chained):
         has_timers |= node.has_timers
         stateful = stateful or ("" if node.is_stateless else node.kind)
         if node.is_watermark:
@@ -68,7 +69,8 @@ def read_plan(frame: DataFrame) -> Plan:
         source = _source(node)
         if source is not None:
             sources.append(source)
-            leaves.append(_leaf(frame, node, source, stage, native))
+            leaf = _leaf(frame, node, source, native)
+            leaves.append(msgspec.structs.replace(leaf, stage=stage, by_border=True))
     return Plan(tuple(sources), has_watermark, above, tuple(leaves), has_timers, stateful)
 
 
@@ -81,9 +83,9 @@ def _source(node: PlanNode) -> Source | None:
     return None
 
 
-def _leaf(frame: DataFrame, node: PlanNode, source: Source, stage: str, native: list[PlanNode]) -> Leaf:
-    """A leaf, of a chained stage unless `stage` is empty. `native` has those of native sources so far: Spark makes one
-    source, with one log, of leaves that are equal, and numbers the logs in the order in which it meets them."""
+def _leaf(frame: DataFrame, node: PlanNode, source: Source, native: list[PlanNode]) -> Leaf:
+    """A leaf, without its stage. `native` has those of native sources so far: Spark makes one source, with one log, of
+    leaves that are equal, and numbers the logs in the order in which it meets them."""
     if source.input is not None:
         return Leaf(channel=source.input)
     log = next((number for number, other in enumerate(native) if other == node), len(native))
@@ -93,8 +95,7 @@ def _leaf(frame: DataFrame, node: PlanNode, source: Source, stage: str, native: 
     tables = [f"table={table}"] if table is not None else []
     path = dict(source.options).get("path", "")
     absolute = node.absolute(frame.sparkSession, path) if path else ""
-    leaf = native_leaf(source.format, source.options, tables, log, absolute)
-    return msgspec.structs.replace(leaf, stage=stage)
+    return native_leaf(source.format, source.options, tables, log, absolute)
 
 
 # --- schemas ------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class QueryMeter:
                 rows_per_s = rows / batch_s if batch_s > 0 else 0.0
             self.facts = msgspec.structs.replace(self.facts, rows_per_s=rows_per_s, batch_s=max(0.0, batch_s))
             if chained:
-                rows_of = observed_rows(progress.get("observedMetrics") or {})
+                rows_of = observed_rows(progress.get("observedMetrics") or {}, chained)
                 speeds = {s: round(rows_of.get(s, 0) / (self.facts.batch_s or 1.0), 1) for s in chained}
                 self.facts = msgspec.structs.replace(self.facts, chained_rows_per_s=speeds)
         if is_active and has_native_source:

@@ -58,6 +58,60 @@ def test_swapped_sides_are_refused() -> None:
         refuse_changed([A, B], [at("a"), at("b")], [B, A])
 
 
+def chained(leaf: Leaf, stage: str) -> Leaf:
+    """A leaf below the border of a stage, as a plan has it."""
+    return msgspec.structs.replace(leaf, stage=stage, by_border=True)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "position", "says"),
+    [
+        (A, at("a"), r"reads the channel 'a' in stage 'c'.* that of the channel 'a' in stage 'b'"),
+        (LEFT, FILES, r"the source parquet \(path=/left\) of stage 'c'.* of stage 'b'"),
+        (Leaf(None, "kafka", "subscribe=t", log=0), "{}", r"\(subscribe=t\) of stage 'c'.* of stage 'b'"),
+    ],
+    ids=["channel", "files", "kafka"],
+)
+def test_swapped_sides_are_refused_if_two_chained_stages_read_the_same(
+    leaf: Leaf, position: str, says: str
+) -> None:
+    b, c = chained(leaf, "b"), chained(leaf, "c")
+    refuse_changed([b, c], [position, position], [b, c])
+    with pytest.raises(SourcesChanged, match=f"{says} .number 1 of 2.*: state of the one would be used"):
+        refuse_changed([b, c], [position, position], [c, b])
+    with pytest.raises(SourcesChanged, match=says):
+        refuse_changed([chained(leaf, "b")], [position], [chained(leaf, "c")])
+
+
+def test_an_older_record_does_not_say_which_chained_stage_reads_a_channel() -> None:
+    refuse_changed([A, A], [at("a")] * 2, [chained(A, "b"), chained(A, "c")])
+    with pytest.raises(SourcesChanged, match=r"the channel 'b' in stage 'y', but .* of the channel 'a'"):
+        refuse_changed([A, B], [at("a"), at("b")], [chained(B, "y"), chained(A, "x")])
+    with pytest.raises(SourcesChanged, match="that of the channel 'a' in stage 'b'"):
+        refuse_changed([chained(A, "b")], [at("a")], [chained(A, "")])
+
+
+@pytest.mark.parametrize("observed", ["orders", "the day"])
+@pytest.mark.parametrize("stage", ["", "raw"])
+def test_an_older_record_may_have_taken_an_observation_for_a_stage(observed: str, stage: str) -> None:
+    """Its place in the plan was what counted, and counts on."""
+    older = msgspec.structs.replace(LEFT, stage=observed)
+    other = chained(RIGHT, "more" if stage else "")
+    refuse_changed([older, other], [FILES, FILES], [chained(LEFT, stage), other])
+    with pytest.raises(SourcesChanged, match="path=/right"):
+        refuse_changed([older, other], [FILES, FILES], [other, chained(LEFT, stage)])
+    with pytest.raises(SourcesChanged, match=f"is that of .* of stage '{observed}'"):
+        refuse_changed([chained(LEFT, observed), other], [FILES, FILES], [chained(LEFT, stage), other])
+
+
+def test_an_older_record_of_two_chained_stages_still_tells_them_apart() -> None:
+    older = [msgspec.structs.replace(LEFT, stage=stage) for stage in ("b", "c")]
+    b, c = chained(LEFT, "b"), chained(LEFT, "c")
+    refuse_changed(older, [FILES, FILES], [b, c])
+    with pytest.raises(SourcesChanged, match=r"of stage 'c'.* of stage 'b'"):
+        refuse_changed(older, [FILES, FILES], [c, b])
+
+
 @pytest.mark.parametrize("path", ["/x/../left", "/left/*", "left"])
 def test_another_spelling_of_a_path_is_refused(path: str) -> None:
     """To Spark's file source, a file under another path is a new file, which it would read again."""
@@ -274,7 +328,10 @@ def test_a_source_that_is_read_twice_has_one_log() -> None:
 
 
 NATIVE, CHANNELS, MIXED = (LEFT,), (A, B), (LEFT, A)
-PLANS = [NATIVE, CHANNELS, MIXED, (A,), (B, A), (Leaf(None, "parquet", "path=/right", log=0),)]
+DIAMOND = chained(A, "b"), chained(A, "c")
+PLANS = [
+    NATIVE, CHANNELS, MIXED, (A,), (B, A), (Leaf(None, "parquet", "path=/right", log=0),), DIAMOND, DIAMOND[::-1]
+]  # fmt: skip
 
 
 def refusal(ask: Callable[[], None]) -> SourcesChanged | None:
@@ -287,7 +344,7 @@ def refusal(ask: Callable[[], None]) -> SourcesChanged | None:
 
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("present", PLANS)
-@pytest.mark.parametrize("recorded", [NATIVE, CHANNELS, MIXED])
+@pytest.mark.parametrize("recorded", [NATIVE, CHANNELS, MIXED, DIAMOND])
 def test_a_checkpoint_refuses_the_sources_that_a_start_from_it_would_refuse(
     recorded: tuple[Leaf, ...], present: tuple[Leaf, ...], reset: bool
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -83,12 +84,30 @@ def _outputs(frame: DataFrame) -> list[Any]:
 def test_a_border_that_changes_nothing_adds_no_projection(spark: SparkSession) -> None:
     made = spark.range(1).select(F.col("id").cast("string").cast("long").alias("maybe"))
     nodes = str(border(made)._jdf.queryExecution().analyzed().toString())
-    assert nodes.startswith("CollectMetrics rows of clean"), nodes
+    assert nodes.startswith("CollectMetrics cutwater: rows of clean"), nodes
 
 
 def test_rows_are_counted_at_each_border() -> None:
-    metrics = {"rows of clean": {"rows": 3}, "rows of parts": None, "mine": {"rows": 9}}
-    assert observed_rows(metrics) == {"clean": 3}
+    metrics: dict[str, Any] = {
+        "cutwater: rows of clean": {"rows": 3},
+        "cutwater: rows of parts": None,
+        "rows of clean": {"n": 9},
+        "cutwater: rows of the day": {"n": 9},
+    }
+    assert observed_rows(metrics, ["clean", "parts", "new"]) == {"clean": 3}
+
+
+def test_what_the_user_observes_is_not_a_border(spark: SparkSession) -> None:
+    def stages(name: str) -> list[str]:
+        one, other = (spark.readStream.format("rate").load() for _ in range(2))
+        mine = one.observe(name, F.count(F.lit(1)).alias("n"))
+        plan = read_plan(border(mine).union(border(other, "more")), ["clean", "more"])
+        return [leaf.stage for leaf in plan.leaves]
+
+    for name in ("rows of clean", "rows of the day", "cutwater: rows of the day"):
+        assert stages(name) == ["clean", "more"]
+    with pytest.raises(AnalysisException, match="cutwater: rows of more"):
+        stages("cutwater: rows of more")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +152,7 @@ def test_a_watermark_would_also_act_on_the_reader(spark: SparkSession, tmp_path:
         clean = files.parquet(str(tmp_path / "in"))
         clean = border(clean.withWatermark("ts", "1 second") if watermark else clean)
         rows, query = run(clean.dropDuplicates(["id", "ts"]), tmp_path / f"cp-{watermark}")
-        counted = [observed_rows(progress.observedMetrics) for progress in query.recentProgress]
+        counted = [observed_rows(progress.observedMetrics, ["clean"]) for progress in query.recentProgress]
         assert sum(rows.get("clean", 0) for rows in counted) == 3
         return sorted(row.id for row in rows)
 

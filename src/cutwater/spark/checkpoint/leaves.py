@@ -50,7 +50,9 @@ class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
     name (`None` in old records), and the number of its log in `sources/`. A source that a plan reads twice has one
     log. `topics`: the ids of Kafka's topics when the record was made. `servers`: a digest of each of Kafka's servers.
     `absolute`: the path of a source of files as Spark completes it; empty if its place says the same, and in old
-    records. `stage`: the chained stage that reads a native source; empty if it is the stage whose query this is."""
+    records. `stage`: the chained stage that reads it; empty if it is the stage whose query this is. `by_border`: that
+    was read from borders which only we make. Older records have no stages of channels, and for native sources maybe the
+    name of something that the user observes."""
 
     channel: str | None = None
     format: str = ""
@@ -61,12 +63,18 @@ class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
     servers: tuple[str, ...] = ()
     absolute: str = ""
     stage: str = ""
+    by_border: bool = False
 
     def __str__(self) -> str:
-        if self.channel is not None:
-            return f"the channel '{self.channel}'"
         place = f" ({self.place})" if self.place else ""
-        return f"the source {self.format}{place}" + (f" of stage '{self.stage}'" if self.stage else "")
+        what = (
+            f"the channel '{self.channel}'"
+            if self.channel is not None
+            else f"the source {self.format}{place}"
+        )
+        return what + (
+            f" {'of' if self.channel is None else 'in'} stage '{self.stage}'" if self.stage else ""
+        )
 
 
 def native_leaf(
@@ -124,11 +132,27 @@ def parse_leaves(name: str, data: bytes) -> tuple[Leaf, ...]:
         raise StoreError(f"{name} cannot be read ({error}); restore the newest checkpoint") from error
 
 
+def with_stages(recorded: Sequence[Leaf], present: Sequence[Leaf]) -> tuple[Leaf, ...]:
+    """The record of a query's sources. If it is an older one, leaves of which it does not say which stage reads them have
+    the stage that they have now: the graph says that the query runs the same stages as before."""
+    stages = {leaf.stage for leaf in present}
+
+    def completed(leaf: Leaf, number: int) -> Leaf:
+        lacks_stage = leaf.channel is not None and not leaf.stage
+        is_known = leaf.by_border or (leaf.stage in stages and not lacks_stage)
+        if is_known or number >= len(present):
+            return leaf
+        return msgspec.structs.replace(leaf, stage=present[number].stage)
+
+    return tuple(completed(leaf, number) for number, leaf in enumerate(recorded))
+
+
 def refuse_changed(
     recorded: Sequence[Leaf] | None, positions: Sequence[str | None], present: Sequence[Leaf]
 ) -> None:
     """Raises `SourcesChanged` if a plan does not read what its positions belong to. `recorded` is `None` in old stores:
     then only channels can be distinguished, since their positions name them."""
+    recorded = with_stages(recorded, present) if recorded is not None else None
     what = _change(recorded, positions, present)
     if what is None:
         return
@@ -162,9 +186,11 @@ def _channel_of(position: str | None) -> str | None:
     return found[0] if found is not None else None
 
 
-def _moved(what: str, number: int, present: Sequence[Leaf]) -> str:
+def _moved(
+    what: str, number: int, present: Sequence[Leaf], harm: str = "rows would be skipped, or read twice"
+) -> str:
     place = f"number {number + 1} of {len(present)} in its plan"
-    return f"it now reads {what} ({place}): rows would be skipped, or read twice"
+    return f"it now reads {what} ({place}): {harm}"
 
 
 def _other(
@@ -176,7 +202,10 @@ def _other(
     if before.format == now.format == KAFKA and before.stage == now.stage:
         lost = lost_topics(before.place, position, now.place)
     if lost is None or before.log != now.log:
-        return _moved(f"{now}, but its position is that of {before}", number, present)
+        change = f"{now}, but its position is that of {before}"
+        if before.log == now.log and is_same_place(msgspec.structs.replace(before, stage=now.stage), now):
+            return _moved(change, number, present, "state of the one would be used for the other")
+        return _moved(change, number, present)
     if lost:
         return (
             f"it has read {', '.join(lost)} in Kafka, and now reads {now} without: topics can be added to a stage that "

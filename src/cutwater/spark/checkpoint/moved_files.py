@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from urllib.parse import unquote, urlsplit
 
 from cutwater.spark.checkpoint.folder import SparkFolder
-from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, is_same_place
+from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, is_same_place, with_stages
 
 
 class FilesMoved(SourcesChanged):
@@ -39,6 +39,7 @@ def refuse_moved(folder: SparkFolder, leaves: Sequence[Leaf]) -> None:
     """Raises `FilesMoved` if a plan reads a source of files as before, and the files that it has read last have other
     paths now."""
     recorded = folder.recorded_leaves()
+    recorded = with_stages(recorded, leaves) if recorded is not None else None
     for number, leaf in enumerate(leaves):
         if not leaf.absolute or leaf.log is None:
             continue

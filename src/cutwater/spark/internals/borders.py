@@ -4,11 +4,14 @@ The optimizer does not move filters or expressions across an `observe()`, so eac
 see in a query of its own. (Columns that nobody needs are still left out.) It also counts the rows. And a border declares
 the same columns as a channel would: everything may be null. So state has the same schema whether or not its stage reads a
 channel.
+
+Users observe rows too. An observation is a border only if it has the name of one of a stage that runs in the query; Spark
+refuses two observations with one name in one query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -16,7 +19,7 @@ from pyspark.sql import functions as F
 
 from cutwater.spark.internals import java as j
 
-PREFIX = "rows of "
+PREFIX = "cutwater: rows of "
 """What the name of a border begins with; the stage's name follows."""
 
 
@@ -27,19 +30,16 @@ def at_border(frame: DataFrame, stage: str, schema: str) -> DataFrame:
     return _all_nullable(observed, schema)
 
 
-def stage_of_border(name: str) -> str | None:
-    """The stage whose border has this name; `None` if it is an observation of the user's."""
-    return name.removeprefix(PREFIX) if name.startswith(PREFIX) else None
+def stage_of_border(name: str, chained: Collection[str]) -> str | None:
+    """The stage, one of those that are chained, whose border has this name; `None` if the user observes something."""
+    stage = name.removeprefix(PREFIX)
+    return stage if stage != name and stage in chained else None
 
 
-def observed_rows(metrics: Mapping[str, Any]) -> dict[str, int]:
-    """The rows of each stage in one batch, from the metrics that Spark observed in it."""
-    found = {}
-    for name, row in metrics.items():
-        stage = stage_of_border(name)
-        if stage is not None and row is not None:
-            found[stage] = int(row["rows"])
-    return found
+def observed_rows(metrics: Mapping[str, Any], chained: Collection[str]) -> dict[str, int]:
+    """The rows of each chained stage in one batch, from the metrics that Spark observed in it."""
+    found = {stage: metrics.get(f"{PREFIX}{stage}") for stage in chained}
+    return {stage: int(row["rows"]) for stage, row in found.items() if row is not None}
 
 
 def _all_nullable(frame: DataFrame, schema: str) -> DataFrame:

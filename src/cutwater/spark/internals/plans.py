@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,19 +42,19 @@ class PlanNode:
         for i in range(children.size()):
             yield from _node(children.apply(i)).walk()
 
-    def walk_stages(self, stage: str = "") -> Iterator[tuple[PlanNode, str]]:
-        """The same, each with the stage that it belongs to: the last border above it says which; empty above all."""
-        found = self.border
+    def walk_stages(self, chained: Collection[str], stage: str = "") -> Iterator[tuple[PlanNode, str]]:
+        """The same, each with the chained stage that it belongs to: the last border above it says which; empty above
+        all."""
+        found = self._border(chained)
         stage = stage if found is None else found
         yield self, stage
         children = self.java.children()
         for i in range(children.size()):
-            yield from _node(children.apply(i)).walk_stages(stage)
+            yield from _node(children.apply(i)).walk_stages(chained, stage)
 
-    @property
-    def border(self) -> str | None:
-        """The stage whose rows pass the border here, if this is one (see `borders.py`)."""
-        return stage_of_border(str(self.java.name())) if self.kind == "CollectMetrics" else None
+    def _border(self, chained: Collection[str]) -> str | None:
+        """The chained stage whose rows pass the border here, if this is one (see `borders.py`)."""
+        return stage_of_border(str(self.java.name()), chained) if self.kind == "CollectMetrics" else None
 
     @property
     def is_watermark(self) -> bool:
