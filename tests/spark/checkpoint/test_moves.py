@@ -296,9 +296,9 @@ def test_stages_that_share_a_source_at_different_positions_cannot_be_merged(cut:
 def test_a_kafka_source_without_a_first_record_is_not_merged(cut: Cut) -> None:
     """`startingOffsets=latest` would be resolved again."""
     topic = Leaf(None, "kafka", "subscribe=t", log=1, stage="raw")
-    together(cut)
+    cut.query("total", 5, [source("/own", 0), source("/more", 1, "more")], [at(0), at(1)], state=True)
+    cut.chain("more", "total")
     cut.reports["raw"] = StageReport("raw", 0, -1, False, {}, consumed={}, offsets={}, watermark=NONE)
-    del cut.chained["raw"]
     merged = graph({"raw": "total", "more": "total"}, total="")
     with pytest.raises(UserError, match=r"has read nothing of the source kafka .*after its first records"):
         cut.plan(merged, "total", source("/own", 0), topic, source("/more", 2, "more"), reset=("total",))
@@ -350,3 +350,120 @@ def test_files_at_another_path_are_refused_before_a_chain_is_divided(cut: Cut) -
         cut.plan(split, "raw", elsewhere)
     there = msgspec.structs.replace(source("/in", 0), absolute="file:/in")
     assert cut.plan(split, "raw", there).report.offsets == {"0": at(3)}
+
+
+def within(leaf: Leaf, stage: str) -> Leaf:
+    return msgspec.structs.replace(leaf, stage=stage, by_border=True)
+
+
+def diamond(chained: bool = True) -> Topology:
+    """`b` and `c` read `a`, and `d` joins them."""
+    if not chained:
+        return graph({}, a="", b="a", c="a", d="b c")
+    stages = {"a": StageSpec("a", (), "main"), "d": StageSpec("d", ("a",), "main")}
+    return Topology(stages, {name: ChainedStage(name, ("a",), "d") for name in "bc"})
+
+
+A_OF_B, A_OF_C = within(Leaf(channel="a"), "b"), within(Leaf(channel="a"), "c")
+
+
+def joined_diamond(cut: Cut, leaves: list[Leaf], chained: bool = True) -> None:
+    """It has run, and `d` has state. `leaves`: what `d` reads."""
+    cut.query("a", 8, [source("/in", 0)], [at(3)])
+    position = '{"channel":"a","batch":8}'
+    if chained:
+        cut.query("d", 5, leaves, [position, position], state=True, consumed={"a": 8})
+        for name in "bc":
+            cut.chain(name, "d", "a")
+        return
+    for name, batch in (("b", 6), ("c", 7)):
+        cut.query(name, batch, [Leaf(channel="a")], [position], consumed={"a": 8})
+    positions = ['{"channel":"b","batch":6}', '{"channel":"c","batch":7}']
+    cut.query("d", 5, leaves, positions, state=True, consumed={"b": 6, "c": 7})
+
+
+def test_a_diamond_with_state_is_divided(cut: Cut) -> None:
+    joined_diamond(cut, [A_OF_B, A_OF_C])
+    sides = Leaf(channel="b"), Leaf(channel="c")
+    assert cut.plan(diamond(False), "d", *sides).report.consumed == {"b": 5, "c": 5}
+    assert cut.plan(diamond(False), "b", Leaf(channel="a")).report.consumed == {"a": 8}
+    with pytest.raises(UserError, match="in the order c, b, and read them in the order b, c at epoch 7"):
+        cut.plan(diamond(False), "d", *reversed(sides))
+
+
+def test_a_diamond_with_state_is_chained(cut: Cut) -> None:
+    joined_diamond(cut, [Leaf(channel="b"), Leaf(channel="c")], chained=False)
+    report = write_move(cut.store, TARGET, cut.plan(diamond(), "d", A_OF_B, A_OF_C))
+    assert report.consumed == {"a": 8}
+    record = cut.files(report)["cutwater/sources.json"]
+    assert msgspec.json.decode(record, type=list[Leaf]) == [A_OF_B, A_OF_C]
+    with pytest.raises(UserError, match="in the order c, b, and read them in the order b, c at epoch 7"):
+        cut.plan(diamond(), "d", A_OF_C, A_OF_B)
+
+
+def test_a_diamond_of_one_source_is_divided_with_its_sides_where_they_were(cut: Cut) -> None:
+    sides = [within(source("/in", 0), "b"), within(source("/in", 0), "c")]
+    cut.query("d", 5, sides, [at(3), at(3)], state=True)
+    cut.chain("b", "d")
+    cut.chain("c", "d")
+    split = graph({}, b="", c="", d="b c")
+    assert cut.plan(split, "c", source("/in", 0)).report.offsets == {"0": at(3)}
+    assert cut.plan(split, "d", Leaf(channel="b"), Leaf(channel="c")).report.consumed == {"b": 5, "c": 5}
+    with pytest.raises(UserError, match="in the order c, b, and read them in the order b, c"):
+        cut.plan(split, "d", Leaf(channel="c"), Leaf(channel="b"))
+
+
+def test_other_queries_with_the_same_channel_do_not_matter(cut: Cut) -> None:
+    """`b` reads `a` inside another query."""
+    cut.query("a", 8, [source("/in", 0)], [at(3)])
+    channels = [within(Leaf(channel="a"), "c"), within(Leaf(channel="x"), "y")]
+    positions = ['{"channel":"a","batch":8}', '{"channel":"x","batch":2}']
+    cut.query("d", 5, channels, positions, state=True, consumed={"a": 8, "x": 2})
+    cut.query("x", 2, [source("/x", 0)], [at(2)])
+    cut.query("e", 4, [within(Leaf(channel="a"), "b")], positions[:1], consumed={"a": 8})
+    for name, reader, read in (("b", "e", "a"), ("c", "d", "a"), ("y", "d", "x")):
+        cut.chain(name, reader, read)
+    inputs = {"a": "", "x": "", "b": "a", "c": "a", "y": "x", "d": "c y", "e": "b"}
+    move = cut.plan(graph({}, **inputs), "d", Leaf(channel="c"), Leaf(channel="y"))
+    assert move.report.consumed == {"c": 5, "y": 5}
+
+
+# --- records of older versions --------------------------------------------------------------------------
+
+
+def test_an_older_record_says_which_stage_reads_a_channel_if_only_one_does(cut: Cut) -> None:
+    cut.query("x", 4, [source("/x", 0)], [at(4)])
+    cut.query("a", 8, [source("/in", 0)], [at(3)])
+    positions = ['{"channel":"a","batch":8}', '{"channel":"x","batch":4}']
+    leaves = [Leaf(channel="a"), Leaf(channel="x")]
+    cut.query("d", 5, leaves, positions, state=True, consumed={"a": 8, "x": 4})
+    cut.chain("b", "d", "a")
+    cut.chain("c", "d", "x")
+    split = graph({}, a="", x="", b="a", c="x", d="b c")
+    assert cut.plan(split, "d", Leaf(channel="b"), Leaf(channel="c")).report.consumed == {"b": 5, "c": 5}
+
+
+def test_an_older_record_of_a_diamond_with_state_does_not_say_which_side_is_which(cut: Cut) -> None:
+    joined_diamond(cut, [Leaf(channel="a"), Leaf(channel="a")])
+    sides = Leaf(channel="b"), Leaf(channel="c")
+    with pytest.raises(UserError, match=r"no record of which stage reads the channel 'a' first.*--reset d"):
+        cut.plan(diamond(False), "d", *sides)
+    assert cut.plan(diamond(False), "d", *sides, reset=("d",)).report.consumed == {"b": 5, "c": 5}
+    assert cut.plan(diamond(False), "b", Leaf(channel="a")).report.consumed == {"a": 8}
+
+
+def test_an_older_record_may_have_an_observation_of_the_users_instead_of_a_stage(cut: Cut) -> None:
+    cut.query("raw", 8, [source("/in", 0, "orders")], [at(3)])
+    cut.query("total", 5, [Leaf(channel="raw")], ['{"channel":"raw","batch":8}'], consumed={"raw": 8})
+    merged = graph({"raw": "total"}, total="")
+    assert cut.plan(merged, "total", within(source("/in", 0), "raw")).report.offsets == {"0": at(3)}
+
+
+def test_an_observation_is_not_taken_for_one_of_several_stages(cut: Cut) -> None:
+    cut.query("total", 5, [source("/in", 0, "the day")], [at(3)])
+    cut.chain("raw", "total")
+    with pytest.raises(
+        UserError,
+        match=r"recorded 'the day', which the code observes, .* reads the source parquet \(path=/in\)\.",
+    ):
+        cut.plan(graph({}, raw="", total="raw"), "raw", source("/in", 0))

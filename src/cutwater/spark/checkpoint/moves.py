@@ -64,12 +64,18 @@ class Move(msgspec.Struct, frozen=True):
 class _Query:
     """A query of the checkpoint: what its stages had read."""
 
-    def __init__(self, store: Store, report: StageReport) -> None:
+    def __init__(self, store: Store, report: StageReport, manifest: Manifest) -> None:
         self.report = report
+        self.chained = {name: manifest.chained[name] for name in manifest.chain(report.stage)}
         self.files = files_of_report(report)
         self.folder = folder_of_report(store, report)
         self.positions = self.folder.done_positions()
-        self.leaves = self.folder.recorded_leaves()
+        recorded = self.folder.recorded_leaves()
+        found = [(leaf, _stage_of(leaf, self.chained)) for leaf in recorded or ()]
+        known = [msgspec.structs.replace(leaf, stage=stage or "") for leaf, stage in found]
+        self.leaves = known if recorded is not None else None
+        self.unknown = [leaf for leaf, stage in found if stage is None]
+        """Those of which an older record does not say which stage reads them."""
         self.keeps_state = any(split_name(name) is not None for name in self.files)
         self.last = max(self.folder.commits, default=None)
 
@@ -85,6 +91,17 @@ class _Query:
         return {of: source for of, source in logs.items() if of.source == number}
 
 
+def _stage_of(leaf: Leaf, chained: Mapping[str, ChainedStage]) -> str | None:
+    """The chained stage that reads a recorded leaf, empty if it is the query's own; `None` if an older record does not
+    say (see `Leaf.by_border`). `chained`: the stages that ran in the query."""
+    if leaf.by_border or leaf.stage in chained:
+        return leaf.stage
+    if leaf.channel is None:
+        return None if leaf.stage and chained else ""
+    readers = [name for name, stage in chained.items() if leaf.channel in stage.inputs]
+    return None if len(readers) > 1 else next(iter(readers), "")
+
+
 def plan_move(
     store: Store,
     manifest: Manifest,
@@ -97,14 +114,16 @@ def plan_move(
     than at the checkpoint. Raises `UserError` if positions or state cannot be moved, and names what."""
     stages = (*graph.chain(query), query)
     queries = {
-        q: _Query(store, manifest.stages[q]) for s in stages if (q := manifest.query_of(s)) is not None
+        q: _Query(store, manifest.stages[q], manifest)
+        for s in stages
+        if (q := manifest.query_of(s)) is not None
     }
     _refuse(manifest, query, stages, queries)
     for stage in sorted({*stages} - {*reset}):
         _refuse_other_inputs(manifest, query, stage, graph.written()[stage])
     own = queries[query] if query in manifest.stages else None
     if own is not None and own.keeps_state and query not in reset:
-        _refuse_other_order(manifest, graph, query, own.leaves or (), leaves)
+        _refuse_other_order(manifest, graph, own, leaves)
     reading = _plan_reading(manifest, graph, stages, queries, leaves)
     report = _report(manifest, query, own, reading)
     sources = {SOURCES: msgspec.json.encode(reading.leaves)}
@@ -158,7 +177,8 @@ def _plan_reading(
         number = seen.get(stage, 0)
         seen[stage] = number + 1
         before, position, log = _source(queries, manifest, stage, number, leaf, query)
-        reading.leaves.append(msgspec.structs.replace(before, stage=leaf.stage, log=leaf.log))
+        now = msgspec.structs.replace(before, stage=leaf.stage, log=leaf.log, by_border=leaf.by_border)
+        reading.leaves.append(now)
         reading.positions.append(position)
         assert leaf.log is not None
         if shared.setdefault(leaf.log, (position, log)) != (position, log):
@@ -259,6 +279,12 @@ def _refuse(manifest: Manifest, query: str, stages: Iterable[str], queries: Mapp
     for name, found in queries.items():
         if found.last is not None and found.leaves is None:
             raise _cannot(query, f"an older version wrote no record of what stage '{name}' reads")
+        if (leaf := next((leaf for leaf in found.unknown if leaf.channel is None), None)) is not None:
+            raise _cannot(
+                query,
+                f"an older version recorded '{leaf.stage}', which the code observes, as the stage that reads "
+                f"{msgspec.structs.replace(leaf, stage='')}. Leave the chains as they are, or drop and rename the stages",
+            )
     if query not in manifest.stages and any(
         found.keeps_state and name in stages for name, found in queries.items()
     ):
@@ -282,12 +308,18 @@ def _refuse_other_inputs(manifest: Manifest, query: str, stage: str, spec: Stage
         )
 
 
-def _refuse_other_order(
-    manifest: Manifest, graph: Topology, query: str, before: Sequence[Leaf], now: Sequence[Leaf]
-) -> None:
+def _refuse_other_order(manifest: Manifest, graph: Topology, own: _Query, leaves: Sequence[Leaf]) -> None:
     """Raises `UserError` if a query with state reads its inputs in another order: the state of a join knows its sides
     by their places."""
-    old, new = _input_order(before, query, manifest.chained), _input_order(now, query, graph.chained)
+    query = own.report.stage
+    if own.unknown:
+        raise _cannot(
+            query,
+            f"it has state, and an older version wrote no record of which stage reads {own.unknown[0]} first. Leave the "
+            f"chains as they are, or add --reset {query}, which drops the state",
+        )
+    chained = {name: graph.chained[name] for name in graph.chain(query)}
+    old, new = _input_order(own.leaves or (), query, own.chained), _input_order(leaves, query, chained)
     if old != new:
         raise _cannot(
             query,
@@ -299,13 +331,10 @@ def _refuse_other_order(
 
 def _input_order(leaves: Sequence[Leaf], query: str, chained: Mapping[str, ChainedStage]) -> list[str]:
     """The inputs of a query's stage, in the order in which its plan has what is below them; `query` stands for sources
-    of its own."""
+    of its own. `chained`: the stages that run in the query."""
     order: list[str] = []
     for leaf in leaves:
-        stage = leaf.stage or query
-        if leaf.channel is not None:
-            readers = sorted(s.name for s in chained.values() if leaf.channel in s.inputs)
-            stage = readers[0] if readers else leaf.channel
+        stage = leaf.stage or leaf.channel or query
         while stage in chained and chained[stage].reader != query:
             stage = chained[stage].reader
         if order[-1:] != [stage]:
