@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -97,15 +98,16 @@ def test_rows_are_counted_at_each_border() -> None:
 
 
 def test_what_the_user_observes_is_not_a_border(spark: SparkSession) -> None:
-    stream = spark.readStream.format("rate").load()
-
     def stages(name: str) -> list[str]:
-        mine = stream.observe(name, F.count(F.lit(1)).alias("n"))
-        plan = read_plan(border(mine).union(border(stream, "more")), ["clean", "more"])
+        one, other = (spark.readStream.format("rate").load() for _ in range(2))
+        mine = one.observe(name, F.count(F.lit(1)).alias("n"))
+        plan = read_plan(border(mine).union(border(other, "more")), ["clean", "more"])
         return [leaf.stage for leaf in plan.leaves]
 
     for name in ("rows of clean", "rows of the day", "cutwater: rows of the day"):
         assert stages(name) == ["clean", "more"]
+    with pytest.raises(AnalysisException, match="cutwater: rows of more"):
+        stages("cutwater: rows of more")
 
 
 @pytest.mark.parametrize(
