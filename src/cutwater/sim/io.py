@@ -234,10 +234,10 @@ class Io(StorePerformer):
     def make_folder(self, operation: fx.MakeFolder) -> fx.Done | fx.Failed:
         """Creates a folder that is not complete yet."""
         world, key = self.world, (operation.stage, operation.generation, operation.incarnation)
-        if operation.source is not None:
-            source = world.folders[operation.stage, operation.generation, operation.source]
-            folder = copy_folder(source, world.rng.random() < 0.5)
-            try:
+        try:
+            if operation.source is not None:
+                source = world.folders[operation.stage, operation.generation, operation.source]
+                folder = copy_folder(source, world.rng.random() < 0.5)
                 state = world.state_at(
                     operation.stage,
                     operation.generation,
@@ -245,11 +245,11 @@ class Io(StorePerformer):
                     folder.last,
                     operation.incarnation,
                 )
-            except GoneForZombie:
-                return fx.FAILED
-        else:
-            folder = folder_from_report(operation.report, world.model.stages[operation.stage].spec.inputs)
-            state = START if operation.reset else world.state_of_report(operation.stage, operation.report)
+            else:
+                folder = folder_from_report(operation.report, world.model.stages[operation.stage].spec.inputs)
+                state = START if operation.reset else world.state_of_report(*key, operation.report)
+        except GoneForZombie:
+            return fx.FAILED
         world.folders[key] = folder
         world.put_state(*key, folder.last, state)
         return fx.DONE

@@ -325,11 +325,11 @@ class World:
         state: State = self._needed(name, f"{stage} needs its state at batch {batch}", needs)
         return state
 
-    def state_of_report(self, stage: str, report: Any) -> State:
+    def state_of_report(self, stage: str, generation: int, incarnation: int, report: Any) -> State:
         if report is None or not report.state:
             return START
         (name,) = report.state
-        state: State = self._needed(name, f"{stage} is restored")
+        state: State = self._needed(name, f"{stage} is restored", (stage, generation, incarnation))
         return state
 
     def read_prepared(self, effect: ReadPrepared) -> Prepared | None:

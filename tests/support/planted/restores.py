@@ -92,10 +92,10 @@ def a_restore_starts_from_the_live_folder(patch: Patch) -> None:
     """The new generation takes over the state of the abandoned one."""
     real = world.World.state_of_report
 
-    def state_of_report(self: Any, name: str, report: Any) -> Any:
+    def state_of_report(self: Any, name: str, generation: int, incarnation: int, report: Any) -> Any:
         newest = [k for k in self.folders if k[0] == name and k[1] < self.oracle.ledger.generation]
         if report is None or not newest:
-            return real(self, name, report)
+            return real(self, name, generation, incarnation, report)
         key = max(newest)
         return self.state_at(*key, self.folders[key].last)
 
