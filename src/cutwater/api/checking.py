@@ -16,7 +16,7 @@ from cutwater.plan.assemble import chain, check_graph, known_elsewhere, own_stag
 from cutwater.plan.build import Builder, PlannedPipeline, bind_sinks
 from cutwater.plan.chaining import ChainFacts, Chaining, Wish, make_topology
 from cutwater.plan.compare import differences
-from cutwater.plan.graph import StageDef, each_after_inputs, graph_mistakes
+from cutwater.plan.graph import StageDef, apart, each_after_inputs, graph_mistakes
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import CutwaterError, UserError, mistakes_in
 from cutwater.protocol.base.paths import sink_description_name
@@ -99,6 +99,7 @@ def check_pipeline(
         member, own = _own(pipeline.stages, config.member)
     elsewhere = len({stage.member for stage in own.values()}) > 1 or config.member is not None
     report.add(graph_mistakes(own, elsewhere))
+    own = apart(own) if elsewhere else own
     where: Store = Overlay(None, NO_STORE)
     with report.collecting():
         where = look_at(store, is_store=True) if store is not None else where

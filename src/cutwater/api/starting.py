@@ -17,7 +17,7 @@ from cutwater.inspection.unpublished import refuse_other_columns
 from cutwater.plan.assemble import Assembled, assemble
 from cutwater.plan.build import Builder, PlannedPipeline, bind_sinks, register_sinks
 from cutwater.plan.compare import check_topology
-from cutwater.plan.graph import StageDef
+from cutwater.plan.graph import StageDef, apart
 from cutwater.plan.known_sources import adds_topics, refuse_known_topics, register_sources
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.records import JournalState, StageReport
@@ -72,6 +72,8 @@ class Starting:
         graph is complete, and carries out a requested restore. Raises `UserError` if the pipeline cannot run."""
         config, store = self.config, self.store
         boot = uuid.uuid4().hex[:8]
+        if config.cluster is not None:
+            own = [*apart({stage.name: stage for stage in own}).values()]
         builder = Builder(self.pipeline, own, session)
         expected = {*config.wait_for, *(s.member for s in stages.values() if s.member is not None)}
         assembled, planned = self._assemble(builder, own, expected)

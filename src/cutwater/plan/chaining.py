@@ -101,7 +101,7 @@ def _own_reasons(
     mine, reader = facts.get(name, ChainFacts()), readers[0]
     theirs = facts.get(reader, ChainFacts())
     if mine.wish is Wish.NEVER:
-        yield "chaining is off for it (chain=False)"
+        yield "chaining is off for it (chain=False, or a pipeline of several drivers)"
     if len(readers) > 1:
         yield f"{len(readers)} stages read it: {', '.join(sorted(readers))}"
     if specs[name].member != specs[reader].member:

@@ -47,6 +47,13 @@ class StageDef(msgspec.Struct, frozen=True):
         return tuple(sink for sink in self.sinks if not isinstance(sink, Quarantine))
 
 
+def apart(stages: Mapping[str, StageDef]) -> dict[str, StageDef]:
+    """The stages of one of several drivers. None is chained unless it demands that: another driver may begin to read it,
+    and only its own driver could divide the query then."""
+    may = Wish.MAY
+    return {n: msgspec.structs.replace(s, wish=Wish.NEVER) if s.wish is may else s for n, s in stages.items()}
+
+
 def define(
     function: Callable[..., Any],
     *,

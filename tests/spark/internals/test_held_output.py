@@ -63,7 +63,7 @@ def test_the_error_for_a_jvm_that_does_not_start_has_its_output(
             shown += capfd.readouterr().err
             return bool(shown)
 
-        await_that("it is shown", is_shown, 10)
+        await_that("it is shown", is_shown, 60)
         assert shown == "Ivy was here\n"
     (how,) = given
     assert how["process_group"] == 0
